@@ -1,0 +1,151 @@
+"""The whole exception tree.
+
+Every error names a cause (``message``) and, where there is one, a cure.  ``code`` is the stable
+name that scripts may match on; ``exit_code`` is what a command ends with (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AnalyzerError",
+    "AnswerRefused",
+    "FormatError",
+    "InputError",
+    "ManifestExpired",
+    "ManifestRefused",
+    "MksearchError",
+    "NotEnoughAnswers",
+    "ParameterError",
+    "QueryError",
+    "RecordRefused",
+    "StorageError",
+    "UnsupportedVersion",
+    "VerificationError",
+]
+
+
+class MksearchError(Exception):
+    """Base of every error that this product raises on purpose.
+
+    Args:
+        message: one line that names the cause, with the numbers (have, need).
+        cure: one line that says what to do, or "" where nothing can be done.
+        server: id of the server concerned (from 1), or None.
+    """
+
+    code = "error"
+    exit_code = 1
+
+    def __init__(self, message: str, *, cure: str = "", server: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cure = cure
+        self.server = server
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.cure}" if self.cure else self.message
+
+
+class ParameterError(MksearchError):
+    """A parameter is outside its range: the caller's mistake; nothing was changed."""
+
+    code = "invalid-parameter"
+    exit_code = 2
+
+
+class InputError(MksearchError):
+    """A document, file or folder cannot be used; nothing was changed."""
+
+    code = "bad-input"
+
+
+class AnalyzerError(MksearchError):
+    """An analyzer is unknown, or the installed libraries would cut words differently."""
+
+    code = "analyzer"
+    exit_code = 2
+
+
+class QueryError(MksearchError):
+    """A query cannot be asked as it stands (too long, k out of range)."""
+
+    code = "bad-query"
+    exit_code = 2
+
+
+class StorageError(MksearchError):
+    """A server's store refuses: not authorised, not listed, not whole, or damaged."""
+
+    code = "storage"
+
+
+class VerificationError(MksearchError):
+    """Something received was not proved right, so nothing of it was used."""
+
+    code = "not-verified"
+    exit_code = 3
+
+
+class FormatError(VerificationError):
+    """Bytes are not a canonical encoding of what they should be (damaged, truncated, forged)."""
+
+    code = "bad-format"
+
+
+class UnsupportedVersion(FormatError):
+    """Bytes are of a format version that this release does not read."""
+
+    code = "unsupported-version"
+
+
+class ManifestRefused(VerificationError):
+    """A manifest's signature, collection, chain or version is not the expected one."""
+
+    code = "manifest-refused"
+
+
+class ManifestExpired(ManifestRefused):
+    """A manifest is authentic but past its expiry."""
+
+    code = "manifest-expired"
+
+
+class RecordRefused(VerificationError):
+    """A record or blob received from a server does not open."""
+
+    code = "record-refused"
+
+
+class AnswerRefused(VerificationError):
+    """Answer shares failed the check rows and too few honest ones remain.
+
+    Args:
+        message: one line that names the cause.
+        liars: ids of the servers proved to have answered wrongly.
+        have: honest answers available.
+        need: answers needed (threshold t + 1).
+        cure: what to do.
+    """
+
+    code = "answer-refused"
+
+    def __init__(
+        self, message: str, *, liars: Sequence[int], have: int, need: int, cure: str = ""
+    ) -> None:
+        super().__init__(message, cure=cure, server=liars[0] if liars else None)
+        self.liars = tuple(liars)
+        self.have = have
+        self.need = need
+
+
+class NotEnoughAnswers(MksearchError):
+    """Fewer servers answered than the threshold; ``have`` and ``need`` are counts of answers."""
+
+    code = "not-enough-answers"
+
+    def __init__(self, message: str, *, have: int, need: int, cure: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.have = have
+        self.need = need

@@ -1,0 +1,109 @@
+"""Every number of the protocol, with its unit, range and reason (docs/protocol.md, section 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mksearch.errors import ParameterError
+
+# --- field -------------------------------------------------------------------------------------
+#: Prime of the field: the largest below 2**16, so that a cell is one uint16, a product of two
+#: fits in uint32 and 2**32 products fit in uint64.
+P: Final = 65521
+
+# --- text and weights ----------------------------------------------------------------------------
+#: Fixed-point unit of weights and query weights: 2**-30, so scores are in units of 2**-60.
+WEIGHT_BITS: Final = 30
+WEIGHT_ONE: Final = 1 << WEIGHT_BITS
+#: Largest quantised weight.
+IMPACT_MAX: Final = 127
+#: Largest sum of quantised query weights in one vector: IMPACT_MAX * 515 = 65405 <= P - 1.
+QUERY_SUM_MAX: Final = (P - 1) // IMPACT_MAX
+#: BM25 as Lucene computes it.
+BM25_K1: Final = 1.2
+BM25_B: Final = 0.75
+
+# --- index ----------------------------------------------------------------------------------------
+#: Panels are multiples of this many columns, so that compiled loops have whole tiles.
+PANEL_UNIT: Final = 64
+#: Tables of shared columns.
+N_TABLES: Final = 3
+N_TABLES_MAX: Final = 8
+#: Child rows and check rows of one block; their sum is a multiple of 8 (one AES block masks 8 rows).
+FAN_OUT: Final = 61
+N_CHECKS: Final = 3
+#: Columns of level 0 for each distinct term of a mean document (measured: docs/decisions/0005).
+COLUMNS_PER_TERM: Final = 72
+D0_MIN: Final = 256
+D0_MAX: Final = 8192
+#: Width of the node levels over the width of level 0.
+NODE_WIDTH_FACTOR: Final = 8
+#: AES blocks that one mask key may produce (2**64 would be the birthday bound of 128-bit blocks).
+MASK_BLOCKS_MAX: Final = 1 << 32
+
+# --- records and blobs ------------------------------------------------------------------------------
+#: A record element carries this many bits, so that every element is below P.
+ELEMENT_BITS: Final = 15
+#: Tag elements of a record slot.
+N_TAGS: Final = 3
+#: Slot sizes in units of 15 bytes = 8 elements: 510, 1020, 1530, 2040 bytes.
+SLOT_UNITS: Final = (34, 68, 102, 136)
+#: Share of the records that must fit in one slot.
+SLOT_FIT: Final = 0.97
+#: Plaintext bytes of one authenticated chunk of a blob.
+CHUNK_BYTES: Final = 65536
+#: Snippet kept in a record, characters.
+SNIPPET_CHARS: Final = 200
+TITLE_CHARS: Final = 200
+#: Longest external id, bytes of UTF-8.
+ID_BYTES_MAX: Final = 1024
+
+# --- sizes ---------------------------------------------------------------------------------------------
+SALT_BYTES: Final = 32
+KEY_BYTES: Final = 32
+COLLECTION_BYTES: Final = 16
+#: Servers of one collection: evaluation points 1..n; a byte on the wire.
+N_SERVERS_MAX: Final = 255
+#: Vectors of one query: the number is public, so it is padded to one of these.
+VECTOR_CLASSES: Final = (1, 2, 4)
+#: Distinct terms above which a query is split into more vectors (rounding costs one unit a term
+#: of QUERY_SUM_MAX).
+TERMS_PER_VECTOR: Final = 64
+#: Records that one search may read before it gives up exactness.
+MAX_RECORDS: Final = 2000
+K_MAX: Final = 10_000
+#: Life of a manifest, seconds (90 days), and how long before its end clients warn (14 days).
+MANIFEST_LIFE_S: Final = 90 * 86400
+MANIFEST_WARNING_S: Final = 14 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """How many servers there are and how many of them may collude.
+
+    Attributes:
+        n_servers: servers, 3..255; their ids are 1..n_servers.
+        collusion_bound: t, servers that may collude, at least 1 and n_servers >= 2 t + 1.
+    """
+
+    n_servers: int = 3
+    collusion_bound: int = 1
+
+    def __post_init__(self) -> None:
+        if self.collusion_bound < 1:
+            raise ParameterError(
+                f"collusion bound {self.collusion_bound} is below 1",
+                cure="a bound of 0 would show every query to each server; use 1 or more",
+            )
+        if not 2 * self.collusion_bound + 1 <= self.n_servers <= N_SERVERS_MAX:
+            raise ParameterError(
+                f"{self.n_servers} servers do not carry a collusion bound of "
+                f"{self.collusion_bound} (need {2 * self.collusion_bound + 1}..{N_SERVERS_MAX})",
+                cure="add servers or lower the collusion bound",
+            )
+
+    @property
+    def threshold(self) -> int:
+        """Answers needed: t + 1."""
+        return self.collusion_bound + 1
