@@ -1,0 +1,1 @@
+"""Primitives of the `cryptography` library under the names and labels of the protocol."""

@@ -1,0 +1,87 @@
+"""The key bundle of a policy group, and the keys of one segment (docs/protocol.md, section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mksearch.crypto import labels
+from mksearch.crypto.kdf import derive
+from mksearch.crypto.keystream import Keystream
+from mksearch.crypto.secret import SecretKey
+
+__all__ = ["KINDS", "KeyBundle", "SegmentKeys", "catalogue_key"]
+
+KINDS = ("mask", "check", "record", "blob", "dictionary", "column", "search")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentKeys:
+    """Keys of one build of one segment: they change with its salt."""
+
+    mask: Keystream
+    check: Keystream
+    tag: Keystream
+    slots: Keystream
+    record: SecretKey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyBundle:
+    """What a member of a policy group holds for one epoch: read and search everything in it."""
+
+    mask: SecretKey
+    check: SecretKey
+    record: SecretKey
+    blob: SecretKey
+    dictionary: SecretKey
+    column: SecretKey
+    search: SecretKey
+
+    @classmethod
+    def from_master(
+        cls, master: SecretKey, collection: bytes, epoch: int, policy: bytes
+    ) -> KeyBundle:
+        """Derive the bundle of (collection, epoch, policy) from the owner's master secret.
+
+        Args:
+            master: the owner's master secret.
+            collection: 16 bytes.
+            epoch: generation of the keys, from 1.
+            policy: the policy's bytes as in the manifest; b"" for the group without a policy.
+        """
+        context = collection + epoch.to_bytes(8, "big") + policy
+        return cls(*(derive(master, labels.BUNDLE + kind.encode(), context) for kind in KINDS))
+
+    def segment_keys(self, salt: bytes) -> SegmentKeys:
+        """Derive the keys of the segment built under ``salt`` (32 bytes, public)."""
+        return SegmentKeys(
+            mask=Keystream(derive(self.mask, labels.SEGMENT_MASK, salt)),
+            check=Keystream(derive(self.check, labels.SEGMENT_CHECK, salt)),
+            tag=Keystream(derive(self.record, labels.SEGMENT_TAG, salt)),
+            slots=Keystream(derive(self.record, labels.SEGMENT_SLOTS, salt)),
+            record=derive(self.record, labels.SEGMENT_RECORD, salt),
+        )
+
+    def column_key(self) -> SecretKey:
+        """Derive the key that places terms in columns."""
+        return derive(self.column, labels.COLUMNS)
+
+    def section_key(self, name: str) -> SecretKey:
+        """Derive the key of the sealed section ``name`` ("dictionary" or "lookup")."""
+        return derive(self.dictionary, labels.SECTION + name.encode())
+
+    def lookup_key(self) -> SecretKey:
+        """Derive the key under which external ids are hashed for the lookup."""
+        return derive(self.dictionary, labels.LOOKUP_ID)
+
+    def wrapping_key(self) -> SecretKey:
+        """Derive the key that wraps the keys of blobs."""
+        return derive(self.blob, labels.WRAP)
+
+    def __reduce__(self) -> str:
+        raise TypeError("key bundles are never pickled")
+
+
+def catalogue_key(master: SecretKey, collection: bytes) -> SecretKey:
+    """Derive the owner's key of the catalogue of ``collection`` (16 bytes)."""
+    return derive(master, labels.SECTION + b"catalogue", collection)

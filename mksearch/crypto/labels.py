@@ -1,0 +1,26 @@
+"""Every domain-separation label of the protocol (docs/protocol.md, section 2).
+
+A label carries the protocol's version, is used in one place only, and ends before a zero byte.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PREFIX: Final = b"mksearch/1/"
+
+MANIFEST: Final = _PREFIX + b"manifest"
+RECORD: Final = _PREFIX + b"record"
+STREAM: Final = _PREFIX + b"stream"
+
+BUNDLE: Final = _PREFIX + b"bundle/"
+SEGMENT_MASK: Final = _PREFIX + b"segment/mask"
+SEGMENT_CHECK: Final = _PREFIX + b"segment/check"
+SEGMENT_RECORD: Final = _PREFIX + b"segment/record"
+SEGMENT_TAG: Final = _PREFIX + b"segment/tag"
+SEGMENT_SLOTS: Final = _PREFIX + b"segment/slots"
+COLUMNS: Final = _PREFIX + b"columns"
+SECTION: Final = _PREFIX + b"section/"
+LOOKUP_ID: Final = _PREFIX + b"lookup-id"
+WRAP: Final = _PREFIX + b"wrap"
+STREAM_KEY: Final = _PREFIX + b"stream/"

@@ -1,0 +1,1 @@
+"""Arithmetic over F_p on arrays, and Shamir sharing over it."""
