@@ -33,6 +33,10 @@ N_TABLES_MAX: Final = 8
 #: Child rows and check rows of one block; their sum is a multiple of 8 (one AES block masks 8 rows).
 FAN_OUT: Final = 61
 N_CHECKS: Final = 3
+#: Tallest block: check rows are summed in 32 bits.
+BLOCK_ROWS_MAX: Final = 512
+#: Levels of the tree (one byte in AES inputs; 61**8 rows is far beyond any segment).
+N_LEVELS_MAX: Final = 16
 #: Columns of level 0 for each distinct term of a mean document (measured: docs/decisions/0005).
 COLUMNS_PER_TERM: Final = 72
 D0_MIN: Final = 256

@@ -72,15 +72,15 @@ def sum_check_rows(
         for child in range(fan_out):
             row = cells[block, child]
             for c in range(n_columns):
-                # Impacts are at most 127 and rows are mostly zeros: 61 products fit in 32 bits.
+                # Rows are mostly zeros, and 65520 * 127 * 504 data rows still fit in 32 bits.
                 impact = np.uint32(row[c])
                 if impact:
                     for k in range(n_checks):
                         weight = np.uint32(check_vector[k, block * height + child])
-                        sums[k, c] = (sums[k, c] + weight * impact) % np.uint32(65521)
+                        sums[k, c] += weight * impact
         for k in range(n_checks):
             for c in range(n_columns):
-                cells[block, fan_out + k, c] = sums[k, c]
+                cells[block, fan_out + k, c] = sums[k, c] % np.uint32(65521)
 
 
 @nb.njit(cache=True, parallel=True)

@@ -1,0 +1,88 @@
+"""Which columns a term has at each level (docs/protocol.md, section 4.3).
+
+The most frequent terms have a dedicated column each; every other term has one shared column in
+each table.  Both placements are keyed, and the same in all segments of a policy group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.crypto.kdf import keyed_hash_sha512
+from mksearch.crypto.keystream import Domain, Keystream
+from mksearch.crypto.secret import SecretKey
+from mksearch.errors import ParameterError
+from mksearch.index.geometry import LevelGeometry
+
+__all__ = ["ColumnMap"]
+
+
+class ColumnMap:
+    """Columns of terms at every level of a policy group."""
+
+    def __init__(
+        self, key: SecretKey, levels: Sequence[LevelGeometry], n_dedicated: Sequence[int]
+    ) -> None:
+        """Prepare the placement.
+
+        Args:
+            key: the group's column key.
+            levels: geometry of each level.
+            n_dedicated: for each level, terms with ids below it have a dedicated column.
+
+        Raises:
+            ParameterError: more dedicated terms than columns, or another number of levels.
+        """
+        if len(levels) != len(n_dedicated):
+            raise ParameterError(f"{len(n_dedicated)} dedicated counts for {len(levels)} levels")
+        for geometry, n_terms in zip(levels, n_dedicated, strict=True):
+            if n_terms > geometry.dedicated:
+                raise ParameterError(f"{n_terms} terms for {geometry.dedicated} dedicated columns")
+        self.levels = tuple(levels)
+        self.n_dedicated = tuple(n_dedicated)
+        self._key = key
+        self._keystream = Keystream(key)
+        self._orders: dict[int, NDArray[np.int64]] = {}
+
+    def dedicated_columns(self, level: int) -> NDArray[np.int64]:
+        """Return the column of each dedicated term id: int64 (n_dedicated,), secret."""
+        if level not in self._orders:
+            width = self.levels[level].dedicated
+            order = self._keystream.permutation(Domain.DEDICATED_ORDER, level, width)
+            self._orders[level] = order[: self.n_dedicated[level]]
+        return self._orders[level]
+
+    def shared_columns(self, level: int, term: str) -> list[int]:
+        """Return the column of ``term`` in each table: ``n_tables`` numbers, secret."""
+        geometry = self.levels[level]
+        digest = keyed_hash_sha512(self._key, bytes((level,)) + term.encode())
+        words = struct.unpack_from(f">{geometry.n_tables}Q", digest)
+        start = geometry.dedicated
+        columns = []
+        for word in words:
+            columns.append(start + word % geometry.table)
+            start += geometry.table
+        return columns
+
+    def columns_of(self, level: int, term_id: int, term: str) -> list[int]:
+        """Return every column of one term at ``level``: one, or one a table; secret."""
+        if term_id < self.n_dedicated[level]:
+            return [int(self.dedicated_columns(level)[term_id])]
+        return self.shared_columns(level, term)
+
+    def table(self, level: int, terms: Sequence[str]) -> NDArray[np.int32]:
+        """Return the columns of a whole vocabulary: int32 (n_terms, n_tables), secret.
+
+        A dedicated term has its column first and -1 after it.
+        """
+        n_tables = self.levels[level].n_tables
+        columns = np.full((len(terms), n_tables), -1, np.int32)
+        dedicated = self.dedicated_columns(level)[: len(terms)]
+        columns[: len(dedicated), 0] = dedicated
+        for term_id in range(len(dedicated), len(terms)):
+            columns[term_id] = self.shared_columns(level, terms[term_id])
+        return columns

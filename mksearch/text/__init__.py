@@ -1,0 +1,1 @@
+"""From text to integers: analyzers, vocabularies, weights and their quantisation."""

@@ -1,0 +1,158 @@
+"""The core does not reach outside itself: no network, files, clocks, threads, logs or own dice.
+
+Import-linter knows which of our packages imports which; these walls are about the standard library
+and NumPy, name by name, so they are read off the syntax trees.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mksearch
+
+CORE = Path(mksearch.__file__).parent
+MODULES = sorted(path.relative_to(CORE).as_posix() for path in CORE.rglob("*.py"))
+
+#: Top-level modules that the core may not import, by what they reach.
+FORBIDDEN_MODULES = {
+    "network": {
+        "ftplib", "http", "select", "selectors", "smtplib", "socket", "socketserver", "ssl",
+        "urllib", "xmlrpc",
+    },
+    "files": {
+        "fileinput", "glob", "mmap", "os", "pathlib", "shutil", "sqlite3", "tempfile",
+    },
+    "clocks": {"datetime", "sched", "time", "zoneinfo"},
+    "threads and processes": {
+        "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "signal", "subprocess",
+        "threading",
+    },
+    "logs": {"logging", "syslog"},
+    "code hidden in data": {"marshal", "pickle", "shelve"},
+    "dice that are not the operating system's": {"random"},
+}  # fmt: skip
+
+#: (module of the core, what it may import all the same), and the one name it may use of that.
+EXCEPTIONS = {("crypto/randomness.py", "os")}
+ALLOWED_NAMES = {"os": {"urandom"}, "io": {"BytesIO"}}
+
+FORBIDDEN_CALLS = {"open", "input", "print", "eval", "exec", "compile", "__import__"}
+
+#: What NumPy offers of the same: reading and writing files, and its own generators.
+FORBIDDEN_NUMPY = {
+    "fromfile", "genfromtxt", "load", "loadtxt", "memmap", "random", "save", "savetxt", "savez",
+    "savez_compressed",
+}  # fmt: skip
+FORBIDDEN_METHODS = {"tofile"}
+
+
+def reach_of(module: str) -> str | None:
+    top = module.partition(".")[0]
+    return next((reach for reach, names in FORBIDDEN_MODULES.items() if top in names), None)
+
+
+def numpy_names(tree: ast.AST) -> set[str]:
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "numpy"
+    }
+
+
+def breaches_of_import(node: ast.Import | ast.ImportFrom, where: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        pairs = [(alias.name, "") for alias in node.names]
+    else:
+        pairs = [(node.module or "", alias.name) for alias in node.names]
+    for module, name in pairs:
+        reach = reach_of(module)
+        if reach and (where, module) not in EXCEPTIONS:
+            yield f"line {node.lineno} imports {module} ({reach})"
+        elif name and name not in ALLOWED_NAMES.get(module, {name}):
+            yield f"line {node.lineno} imports {module}.{name}"
+        if module.startswith("numpy.random") or (module == "numpy" and name in FORBIDDEN_NUMPY):
+            yield f"line {node.lineno} imports {name or module} of numpy"
+
+
+def breaches(source: str, where: str) -> list[str]:
+    tree = ast.parse(source)
+    numpy = numpy_names(tree)
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                found += breaches_of_import(node, where)
+            case ast.Call(func=ast.Name(id=name)) if name in FORBIDDEN_CALLS:
+                found.append(f"line {node.lineno} calls {name}()")
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
+                owner in numpy and name in FORBIDDEN_NUMPY
+            ):
+                found.append(f"line {node.lineno} uses {owner}.{name}")
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
+                name not in ALLOWED_NAMES.get(owner, {name})
+            ):
+                found.append(f"line {node.lineno} uses {owner}.{name}")
+            case ast.Attribute(attr=name) if name in FORBIDDEN_METHODS:
+                found.append(f"line {node.lineno} uses .{name}")
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_of_the_core_reaches_nothing_outside(module: str) -> None:
+    source = (CORE / module).read_text(encoding="utf-8")
+
+    assert breaches(source, module) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import socket",
+        "import os.path",
+        "from datetime import datetime",
+        "def f():\n    import threading",
+        "from concurrent.futures import ThreadPoolExecutor",
+        "from os import urandom",
+        "import pickle as p",
+        "open('x')",
+        "print(1)",
+        "import numpy as np\nnp.random.default_rng()",
+        "import numpy as np\nnp.load('x')",
+        "from numpy.random import default_rng",
+        "from numpy import memmap",
+        "array.tofile('x')",
+        "import io\nio.open('x')",
+    ],
+)
+def test_a_breach_is_seen(source: str) -> None:
+    assert len(breaches(source, "text/sample.py")) == 1
+
+
+def test_only_one_module_may_ask_the_operating_system_for_random_bytes() -> None:
+    for source in ("import os\nos.urandom(32)", "from os import urandom"):
+        assert breaches(source, "crypto/randomness.py") == []
+        assert len(breaches(source, "crypto/aead.py")) == 1
+
+
+def test_that_module_may_ask_it_for_nothing_else() -> None:
+    for source in ("import os\nos.environ", "from os import environ", "import os.path"):
+        assert len(breaches(source, "crypto/randomness.py")) == 1
+
+
+def test_harmless_code_is_let_through() -> None:
+    source = (
+        "import io\nimport numpy as np\nfrom collections import OrderedDict\n"
+        "io.BytesIO(np.frombuffer(b''))\nself.open(1)\nrandom.bytes(3)\n"
+    )
+
+    assert breaches(source, "text/sample.py") == []
+
+
+def test_the_core_was_found() -> None:
+    assert {"errors.py", "params.py"} <= set(MODULES)
