@@ -339,7 +339,7 @@ _JSON: Final = json.JSONDecoder(parse_int=_Integer)
 class _AsUtf8(io.RawIOBase):
     """Read UTF-16 or UTF-32 as UTF-8; a lone surrogate is left for its own line to fail on."""
 
-    def __init__(self, stream: io.BufferedReader, encoding: str) -> None:
+    def __init__(self, stream: io.BufferedReader[Any], encoding: str) -> None:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")
         self._pending = b""
@@ -364,8 +364,9 @@ def _lines_of(path: str, kind: str, limit: int) -> Iterator[bytes | InputError]:
     """Yield each line, or what is wrong with it; one above the limit is never held whole."""
     with _open(path) as file:
         try:
-            is_packed = kind.endswith(".gz")
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if is_packed else file
+            stream: io.BufferedReader[Any] = file
+            if kind.endswith(".gz"):
+                stream = io.BufferedReader(gzip.GzipFile(fileobj=file))
             bom, encoding = _encoding_of(stream.peek(4))
             stream.read(len(bom))
             if encoding != "utf-8":

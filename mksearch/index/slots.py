@@ -87,9 +87,7 @@ def _elements(sealed: NDArray[np.uint8]) -> NDArray[np.uint16]:
     out = np.empty((n, wide.shape[1], UNIT_ELEMENTS), np.uint16)
     for i in range(UNIT_ELEMENTS):
         byte, bit = divmod(ELEMENT_BITS * i, 8)
-        three = wide[:, :, byte] << 16 | wide[:, :, byte + 1] << 8
-        if byte + 2 <= UNIT_BYTES:
-            three |= wide[:, :, byte + 2]
+        three = wide[:, :, byte] << 16 | wide[:, :, byte + 1] << 8 | wide[:, :, byte + 2]
         out[:, :, i] = three >> (24 - ELEMENT_BITS - bit) & 0x7FFF
     return out.reshape(n, -1)
 

@@ -1,0 +1,194 @@
+"""Where documents are: the members' lookup, the owner's catalogue, the public blob list."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mksearch.codec import (
+    ENVELOPE_BYTES,
+    decode_cbor,
+    encode_cbor,
+    read_envelope,
+    write_envelope,
+)
+from mksearch.crypto.aead import WRAPPED_KEY_BYTES, unwrap_key, wrap_key
+from mksearch.crypto.bundle import KeyBundle
+from mksearch.crypto.kdf import keyed_hash_sha256
+from mksearch.crypto.secret import SecretKey
+from mksearch.errors import FormatError
+from mksearch.index.dictionary import inflate
+
+__all__ = [
+    "BlobList",
+    "CatalogueEntry",
+    "Lookup",
+    "LookupEntry",
+    "decode_catalogue",
+    "encode_catalogue",
+]
+
+_KEY_BYTES = 16
+_NAME_BYTES = 32
+_ENTRY_BYTES = _KEY_BYTES + 4 + _NAME_BYTES + WRAPPED_KEY_BYTES
+_LOOKUP_FORMAT = 1
+_BLOBS_MAGIC = b"MKBLOBLS"
+_BLOBS_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LookupEntry:
+    """Where the document of one external id is.
+
+    Attributes:
+        row: row of its record.
+        blob: name of its blob, 32 bytes.
+        key: key of its blob.
+    """
+
+    row: int
+    blob: bytes
+    key: SecretKey
+
+
+class Lookup:
+    """Finds documents by external id, without listing ids."""
+
+    def __init__(self, bundle: KeyBundle, entries: bytes) -> None:
+        self._hash_key = bundle.lookup_key()
+        self._wrapping = bundle.wrapping_key()
+        self._entries = entries
+
+    @classmethod
+    def decode(cls, bundle: KeyBundle, content: bytes) -> Lookup:
+        """Read the content of an opened lookup.
+
+        Raises:
+            FormatError: not a lookup.
+        """
+        if content[:1] != bytes((_LOOKUP_FORMAT,)) or (len(content) - 1) % _ENTRY_BYTES:
+            raise FormatError("the lookup is of another format or truncated")
+        return cls(bundle, content[1:])
+
+    @staticmethod
+    def encode(bundle: KeyBundle, entries: Iterable[tuple[str, LookupEntry]]) -> bytes:
+        """Return the content of the sealed lookup for (external id, entry) pairs."""
+        hash_key, wrapping = bundle.lookup_key(), bundle.wrapping_key()
+        packed = [
+            keyed_hash_sha256(hash_key, external_id.encode())[:_KEY_BYTES]
+            + entry.row.to_bytes(4, "big")
+            + entry.blob
+            + wrap_key(wrapping, entry.key)
+            for external_id, entry in entries
+        ]
+        return bytes((_LOOKUP_FORMAT,)) + b"".join(sorted(packed))
+
+    def __len__(self) -> int:
+        return len(self._entries) // _ENTRY_BYTES
+
+    def find(self, external_id: str) -> LookupEntry | None:
+        """Return the entry of ``external_id``, or None when there is no such document.
+
+        Raises:
+            RecordRefused: the blob's key does not unwrap.
+        """
+        wanted = keyed_hash_sha256(self._hash_key, external_id.encode())[:_KEY_BYTES]
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._entries[middle * _ENTRY_BYTES :][:_KEY_BYTES] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        entry = self._entries[low * _ENTRY_BYTES : (low + 1) * _ENTRY_BYTES]
+        if entry[:_KEY_BYTES] != wanted:
+            return None
+        blob_at = _KEY_BYTES + 4
+        key_at = blob_at + _NAME_BYTES
+        key = unwrap_key(self._wrapping, entry[key_at:], "a document")
+        row = int.from_bytes(entry[_KEY_BYTES:blob_at], "big")
+        return LookupEntry(row, entry[blob_at:key_at], key)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """What the owner remembers of one document.
+
+    Attributes:
+        id: external id.
+        content_hash: SHA-256 of the blob's content, 32 bytes.
+        row: row of its record.
+        salt: salt of the segment that holds it, 32 bytes.
+        blob: name of its blob, 32 bytes.
+    """
+
+    id: str
+    content_hash: bytes
+    row: int
+    salt: bytes
+    blob: bytes
+
+
+def encode_catalogue(entries: Iterable[CatalogueEntry]) -> bytes:
+    """Return the content of the sealed catalogue."""
+    ordered = sorted(entries, key=lambda entry: entry.id.encode())
+    return zlib.compress(
+        encode_cbor([[e.id, e.content_hash, e.row, e.salt, e.blob] for e in ordered])
+    )
+
+
+def decode_catalogue(content: bytes) -> list[CatalogueEntry]:
+    """Decode the content of an opened catalogue.
+
+    Raises:
+        FormatError: not a catalogue.
+    """
+    rows = decode_cbor(inflate(content, "the catalogue"), "the catalogue")
+    kinds = (str, bytes, int, bytes, bytes)
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list) and tuple(map(type, row)) == kinds for row in rows
+    ):
+        raise FormatError("the catalogue is not a list of entries")
+    return [CatalogueEntry(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobList:
+    """Names and sizes of the blobs of a group, in the clear.
+
+    Attributes:
+        blobs: (name of 32 bytes, size in bytes), by ascending name.
+    """
+
+    blobs: tuple[tuple[bytes, int], ...]
+
+    @classmethod
+    def of(cls, blobs: Iterable[tuple[bytes, int]]) -> BlobList:
+        """Return the list of distinct ``blobs``, in order."""
+        return cls(tuple(sorted(set(blobs))))
+
+    def encode(self) -> bytes:
+        """Return the file."""
+        entries = (name + size.to_bytes(8, "big") for name, size in self.blobs)
+        return write_envelope(_BLOBS_MAGIC, _BLOBS_FORMAT) + b"".join(entries)
+
+    @classmethod
+    def decode(cls, data: bytes) -> BlobList:
+        """Decode the file.
+
+        Raises:
+            FormatError: damaged, or names that do not ascend.
+            UnsupportedVersion: another format version.
+        """
+        read_envelope(data, _BLOBS_MAGIC, _BLOBS_FORMAT, "a blob list")
+        size = _NAME_BYTES + 8
+        if (len(data) - ENVELOPE_BYTES) % size:
+            raise FormatError("a blob list is truncated")
+        entries: Sequence[tuple[bytes, int]] = [
+            (data[at : at + _NAME_BYTES], int.from_bytes(data[at + _NAME_BYTES : at + size], "big"))
+            for at in range(ENVELOPE_BYTES, len(data), size)
+        ]
+        if any(a[0] >= b[0] for a, b in zip(entries, entries[1:], strict=False)):
+            raise FormatError("a blob list is not in ascending order")
+        return cls(tuple(entries))

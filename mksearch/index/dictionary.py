@@ -1,0 +1,185 @@
+"""The dictionary: what a client must know of a policy group to ask it (protocol, section 6)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.codec import ByteReader, decode_cbor, encode_cbor, encode_varint, require_map
+from mksearch.errors import FormatError
+from mksearch.params import SALT_BYTES
+
+__all__ = ["Dictionary", "SegmentFacts", "inflate"]
+
+_FORMAT = 1
+_FIELDS: dict[str, type] = {
+    "format": int,
+    "analyzer": str,
+    "stop_words": list,
+    "scoring": dict,
+    "n_docs": int,
+    "total_length": int,
+    "terms": bytes,
+    "dfs": bytes,
+    "n_dedicated": list,
+    "segments": list,
+}
+_SEGMENT_FIELDS: dict[str, type] = {"salt": bytes, "step": int, "kappa": list}
+#: Largest dictionary or catalogue after inflation.
+_INFLATED_BYTES_MAX = 1 << 31
+
+
+def inflate(data: bytes, what: str) -> bytes:
+    """Undo zlib on authenticated bytes.
+
+    Raises:
+        FormatError: not one whole zlib stream, or larger than any real one.
+    """
+    engine = zlib.decompressobj()
+    try:
+        content = engine.decompress(data, _INFLATED_BYTES_MAX)
+    except zlib.error:
+        raise FormatError(f"{what} does not inflate") from None
+    if not engine.eof or engine.unused_data:
+        raise FormatError(f"{what} is not one zlib stream of reasonable size")
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What only members may know of a segment.
+
+    Attributes:
+        salt: 32 bytes, names the build.
+        step: weight units (2**-30) of one impact.
+        kappa: (numerator, denominator): bounds of the segment are multiplied by it.
+    """
+
+    salt: bytes
+    step: int
+    kappa: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """Terms, document frequencies and sizes of the live documents of a policy group.
+
+    Attributes:
+        analyzer: name and version of the analyzer.
+        stop_words: its stop words, ascending.
+        scoring: {"kind", "k1", "b"}.
+        n_docs: live documents.
+        total_length: their tokens.
+        terms: term of each id.
+        dfs: int64 (n_terms,), document frequency of each term.
+        n_dedicated: dedicated terms of each level.
+        segments: facts of each segment.
+    """
+
+    analyzer: str
+    stop_words: tuple[str, ...]
+    scoring: Mapping[str, str | float]
+    n_docs: int
+    total_length: int
+    terms: tuple[str, ...]
+    dfs: NDArray[np.int64]
+    n_dedicated: tuple[int, ...]
+    segments: tuple[SegmentFacts, ...]
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        """Id of each term."""
+        return {term: number for number, term in enumerate(self.terms)}
+
+    def facts(self, salt: bytes) -> SegmentFacts:
+        """Return the facts of the segment built under ``salt``.
+
+        Raises:
+            FormatError: the dictionary does not know it.
+        """
+        for facts in self.segments:
+            if facts.salt == salt:
+                return facts
+        raise FormatError("the dictionary does not describe a segment that the manifest lists")
+
+    def encode(self) -> bytes:
+        """Return the content of the sealed dictionary."""
+        return zlib.compress(
+            encode_cbor(
+                {
+                    "format": _FORMAT,
+                    "analyzer": self.analyzer,
+                    "stop_words": list(self.stop_words),
+                    "scoring": dict(self.scoring),
+                    "n_docs": self.n_docs,
+                    "total_length": self.total_length,
+                    "terms": "\n".join(self.terms).encode(),
+                    "dfs": b"".join(map(encode_varint, self.dfs.tolist())),
+                    "n_dedicated": list(self.n_dedicated),
+                    "segments": [
+                        {"salt": s.salt, "step": s.step, "kappa": list(s.kappa)}
+                        for s in self.segments
+                    ],
+                }
+            )
+        )
+
+    @classmethod
+    def decode(cls, content: bytes) -> Dictionary:
+        """Decode the content of an opened dictionary.
+
+        Raises:
+            FormatError: not a dictionary.
+        """
+        what = "the dictionary"
+        fields = require_map(decode_cbor(inflate(content, what), what), _FIELDS, what)
+        if fields["format"] != _FORMAT:
+            raise FormatError(f"{what} is of format {fields['format']}, not {_FORMAT}")
+        reader = ByteReader(fields["dfs"], what)
+        terms = _split_terms(fields["terms"])
+        dfs = np.fromiter((reader.varint() for _ in terms), np.int64, len(terms))
+        reader.finish()
+        _require_all(fields["stop_words"], str)
+        _require_all(fields["n_dedicated"], int)
+        return cls(
+            fields["analyzer"],
+            tuple(fields["stop_words"]),
+            fields["scoring"],
+            fields["n_docs"],
+            fields["total_length"],
+            terms,
+            dfs,
+            tuple(fields["n_dedicated"]),
+            tuple(_decode_facts(entry) for entry in fields["segments"]),
+        )
+
+
+def _split_terms(data: bytes) -> tuple[str, ...]:
+    try:
+        return tuple(data.decode().split("\n")) if data else ()
+    except UnicodeDecodeError:
+        raise FormatError("the dictionary holds a term that is not UTF-8") from None
+
+
+def _require_all(values: Sequence[Any], kind: type) -> None:
+    if not all(type(value) is kind for value in values):
+        raise FormatError(f"the dictionary holds a list with other than {kind.__name__}")
+
+
+def _decode_facts(entry: object) -> SegmentFacts:
+    fields = require_map(entry, _SEGMENT_FIELDS, "segment facts")
+    kappa = fields["kappa"]
+    if (
+        len(fields["salt"]) != SALT_BYTES
+        or fields["step"] < 1
+        or len(kappa) != 2
+        or any(type(part) is not int or part < 1 for part in kappa)
+    ):
+        raise FormatError("segment facts are out of range")
+    return SegmentFacts(fields["salt"], fields["step"], (kappa[0], kappa[1]))
