@@ -259,14 +259,16 @@ def _is_binary(head: bytes) -> bool:
     return n_printable < _PRINTABLE_MIN * len(text)
 
 
-def _decode(data: bytes) -> str:
-    if _is_binary(data[:_HEAD_BYTES]):
+def _decode(data: bytearray) -> str:
+    head = bytes(data[:_HEAD_BYTES])
+    if _is_binary(head):
         raise InputError(
             "binary data, or UTF-16 without a byte order mark", cure=f"if it is text, {_CONVERT}"
         )
-    bom, encoding = _encoding_of(data)
+    bom, encoding = _encoding_of(head)
+    del data[: len(bom)]
     try:
-        return data[len(bom) :].decode(encoding)
+        return data.decode(encoding)
     except UnicodeDecodeError as exc:
         # "utf-16-le" is UTF-16 to its owner.
         name = "-".join(encoding.upper().split("-")[:2])
@@ -318,7 +320,7 @@ def _read_text(place: _Place, kind: str, limit: int) -> Iterator[_Found]:
             f"the file has {n_bytes} bytes, more than the {limit} of one document",
             cure="cut it into parts",
         )
-    text = _decode(bytes(data))
+    text = _decode(data)
     base = place.name.rsplit("/", 1)[-1]
     title = _first_heading(text) if kind in _MARKDOWN else ""
     yield Document(place.name, title or _one_line(base[: -len(kind)] or base), text), None
@@ -432,14 +434,19 @@ def _document_of(line: bytes, default_id: str) -> Document:
 
 
 def _read_json_lines(place: _Place, kind: str, limit: int) -> Iterator[_Found | Skipped]:
+    is_empty = True
     for number, line in enumerate(_lines_of(place.path, kind, limit), 1):
         try:
             if isinstance(line, InputError):
                 raise line
             if line.strip():
                 yield _document_of(line, f"{place.name}#{number}"), number
+                is_empty = False
         except InputError as exc:
             yield _skipped(place.path, exc, number)
+            is_empty = False
+    if is_empty:
+        raise InputError("the file has no lines", cure="remove it, or write a document a line")
 
 
 # --- the reading --------------------------------------------------------------------------------

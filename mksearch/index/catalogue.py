@@ -97,7 +97,8 @@ class Lookup:
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
-            if self._entries[middle * _ENTRY_BYTES :][:_KEY_BYTES] < wanted:
+            at = middle * _ENTRY_BYTES
+            if self._entries[at : at + _KEY_BYTES] < wanted:
                 low = middle + 1
             else:
                 high = middle

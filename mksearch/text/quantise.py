@@ -113,7 +113,7 @@ def split_query(query: Mapping[int, int]) -> list[dict[int, int]]:
     start = 0
     for later in reversed(range(n_vectors)):
         share = (roots[-1] if roots else 0) * (n_vectors - later) // n_vectors
-        end = n_terms if later == 0 else bisect_left(roots, share)
+        end = n_terms if later == 0 else bisect_left(roots, share) + 1
         end = max(end, start, n_terms - later * params.QUERY_SUM_MAX)
         end = min(end, start + params.QUERY_SUM_MAX)
         parts.append(dict(falling[start:end]))

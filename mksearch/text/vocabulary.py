@@ -150,7 +150,7 @@ def _sort_rows(
     tfs: NDArray[np.int32],
     ids: NDArray[np.int32],
 ) -> NDArray[np.int32]:
-    """Replace numbers by ids, ascending within each row; ``numbers`` and ``tfs`` are overwritten."""
+    """Replace numbers by ids, ascending within each row, in place, and ``tfs`` with them."""
     n_rows, row = len(indptr) - 1, 0
     while row < n_rows:
         start = indptr[row]

@@ -44,8 +44,6 @@ __all__ = [
 SCORE_ONE: Final = 1 << (2 * params.WEIGHT_BITS)
 #: Postings weighted at once, so that working memory stays small; no result depends on it.
 _POSTINGS_AT_ONCE: Final = 1 << 20
-#: Integers below this are mapped by a table, others by sorting.
-_TABLE_SIZE: Final = 1 << 16
 #: Enough digits that the double rounding (to these, then to binary64) never shows.
 _DECIMAL: Final = Context(prec=50, rounding=ROUND_HALF_EVEN)
 
@@ -97,11 +95,13 @@ class Statistics:
         """Check the ranges.
 
         Raises:
-            ParameterError: a number is negative, or a document frequency above n_docs, which would
-                give negative weights.
+            ParameterError: a number is negative, there are tokens without documents, or a document
+                frequency is above n_docs, which would give negative weights.
         """
-        if self.n_docs < 0 or self.total_length < 0:
-            raise ParameterError(f"{self.n_docs} documents of {self.total_length} tokens: below 0")
+        if self.n_docs < 0 or self.total_length < 0 or (self.total_length and not self.n_docs):
+            raise ParameterError(
+                f"{self.n_docs} documents cannot have {self.total_length} tokens together"
+            )
         dfs = np.array(self.dfs, dtype=np.int64)
         if dfs.ndim != 1:
             raise ParameterError(f"document frequencies have {dfs.ndim} axes, need 1")
@@ -141,25 +141,34 @@ def _map_distinct(
     """Apply a costly function once to each distinct value (0 or more)."""
     if values.size == 0:
         return np.zeros(0, np.float64)
-    if int(values.max()) < _TABLE_SIZE:
+    if int(values.max()) <= values.size + 1024:
         distinct = np.flatnonzero(np.bincount(values))
         table = np.zeros(int(distinct[-1]) + 1, np.float64)
         table[distinct] = [function(value) for value in distinct.tolist()]
-        return table[values]
-    distinct, places = np.unique(values, return_inverse=True)
-    return np.array([function(value) for value in distinct.tolist()], np.float64)[places]
+        mapped: NDArray[np.float64] = table[values]
+    else:
+        distinct, places = np.unique(values, return_inverse=True)
+        mapped = np.array([function(value) for value in distinct.tolist()], np.float64)[places]
+    return mapped
 
 
 def idfs(scoring: Scoring, statistics: Statistics) -> NDArray[np.float64]:
     """Give the inverse document frequency of every term.
 
-    tfidf: ``ln((1 + N) / (1 + df)) + 1``, 1 or more.  bm25: ``ln(1 + (N - df + 0.5) / (df + 0.5))``,
-    above 0 even for a term in every document.
+    tfidf: ``ln((1 + N) / (1 + df)) + 1``, 1 or more.
+    bm25: ``ln(1 + (N - df + 0.5) / (df + 0.5))``, above 0 even for a term in every document.
 
     Returns:
         float64 ``(n_terms,)``, finite, above 0.
     """
     return _map_distinct(statistics.dfs, lambda df: _idf(scoring, statistics.n_docs, df))
+
+
+def _idfs_of(
+    scoring: Scoring, statistics: Statistics, term_ids: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    dfs = statistics.dfs[term_ids]
+    return _map_distinct(dfs, lambda df: _idf(scoring, statistics.n_docs, df))
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -198,7 +207,9 @@ def document_weights(
         ParameterError: the arrays contradict each other or the ranges above.
     """
     _check_rows(statistics, indptr, term_ids, tfs, lengths)
-    idf = idfs(scoring, statistics) if scoring.kind == "tfidf" else np.zeros(0)
+    # A few documents against a large vocabulary: only their own terms are worth a logarithm.
+    few = len(term_ids) < len(statistics.dfs)
+    idf = np.zeros(0) if few or scoring.kind == "bm25" else idfs(scoring, statistics)
     out = np.empty(len(term_ids), np.int64)
     n_rows, row = len(indptr) - 1, 0
     while row < n_rows:
@@ -208,7 +219,8 @@ def document_weights(
         part = slice(start, int(indptr[end_row]))
         part_indptr = indptr[row : end_row + 1] - start
         if scoring.kind == "tfidf":
-            weights = _tfidf(part_indptr, idf[term_ids[part]], tfs[part])
+            own = _idfs_of(scoring, statistics, term_ids[part]) if few else idf[term_ids[part]]
+            weights = _tfidf(part_indptr, own, tfs[part])
         else:
             weights = _bm25(scoring, statistics, part_indptr, tfs[part], lengths[row:end_row])
         out[part] = np.maximum(np.rint(weights * params.WEIGHT_ONE), 1.0).astype(np.int64)

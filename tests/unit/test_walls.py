@@ -1,12 +1,14 @@
 """The core does not reach outside itself: no network, files, clocks, threads, logs or own dice.
 
 Import-linter knows which of our packages imports which; these walls are about the standard library
-and NumPy, name by name, so they are read off the syntax trees.
+and NumPy, name by name, so they are read off the syntax trees.  The last test sees to it that
+import-linter's own wall, between the servers and the secrets, leaves no module out.
 """
 
 from __future__ import annotations
 
 import ast
+import configparser
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +50,19 @@ FORBIDDEN_NUMPY = {
     "savez_compressed",
 }  # fmt: skip
 FORBIDDEN_METHODS = {"tofile"}
+
+#: The side of the security wall on which servers are: formats, arithmetic and primitives, which
+#: are worth nothing without a key.  Everything else is listed in .importlinter.
+SERVERS_MAY_IMPORT = {
+    "mksearch", "mksearch.codec", "mksearch.errors", "mksearch.messages", "mksearch.params",
+    "mksearch.crypto", "mksearch.crypto.aead", "mksearch.crypto.kdf", "mksearch.crypto.keystream",
+    "mksearch.crypto.labels", "mksearch.crypto.randomness", "mksearch.crypto.secret",
+    "mksearch.crypto.signature",
+    "mksearch.field", "mksearch.field.modp",
+    "mksearch.index", "mksearch.index.geometry", "mksearch.index.manifest",
+    "mksearch.index.segment",
+}  # fmt: skip
+SERVERS_MAY_IMPORT_ALL_OF = ("mksearch.kernels", "mksearch.scoring")
 
 
 def reach_of(module: str) -> str | None:
@@ -152,6 +167,28 @@ def test_harmless_code_is_let_through() -> None:
     )
 
     assert breaches(source, "text/sample.py") == []
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_of_the_core_is_on_one_side_of_the_wall_between_servers_and_secrets(
+    path: str,
+) -> None:
+    rules = configparser.ConfigParser()
+    rules.read(CORE.parent / ".importlinter", encoding="utf-8")
+    walled = rules["importlinter:contract:server"]["forbidden_modules"].split()
+    module = "mksearch." + path.removesuffix(".py").replace("/", ".")
+    module = module.removesuffix(".__init__")
+
+    is_walled = any(is_within(module, package) for package in walled)
+    is_open = module in SERVERS_MAY_IMPORT or any(
+        is_within(module, package) for package in SERVERS_MAY_IMPORT_ALL_OF
+    )
+
+    assert is_walled != is_open, f"{module}: list it in .importlinter or in SERVERS_MAY_IMPORT"
 
 
 def test_the_core_was_found() -> None:

@@ -1,0 +1,366 @@
+"""The signed manifest of a collection version (docs/protocol.md, section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mksearch.codec import (
+    ENVELOPE_BYTES,
+    decode_cbor,
+    encode_cbor,
+    read_envelope,
+    require_map,
+    write_envelope,
+)
+from mksearch.crypto import labels
+from mksearch.crypto.kdf import sha256
+from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
+from mksearch.errors import (
+    FormatError,
+    ManifestExpired,
+    ManifestRefused,
+    MksearchError,
+    VerificationError,
+)
+from mksearch.params import COLLECTION_BYTES, KEY_BYTES, SALT_BYTES, Quorum
+
+__all__ = ["FIRST_PREVIOUS", "Group", "Manifest", "ObjectRef", "SegmentRef", "SignedManifest"]
+
+MAGIC = b"MKMANIFS"
+FORMAT = 1
+#: ``previous`` of version 1.
+FIRST_PREVIOUS = bytes(32)
+_NAME_BYTES = 32
+
+_FIELDS: dict[str, type] = {
+    "collection": bytes,
+    "name": str,
+    "version": int,
+    "previous": bytes,
+    "created_at": int,
+    "expires_at": int,
+    "n_servers": int,
+    "collusion_bound": int,
+    "owner_key": bytes,
+    "groups": list,
+    "catalogue": dict,
+}
+_GROUP_FIELDS: dict[str, type] = {
+    "policy": bytes,
+    "epoch": int,
+    "analyzer": str,
+    "scoring": dict,
+    "n_docs": int,
+    "segments": list,
+    "dictionary": dict,
+    "lookup": dict,
+    "blobs": dict,
+}
+_SCORING_FIELDS: dict[str, type] = {"kind": str, "k1": float, "b": float}
+_OBJECT_FIELDS: dict[str, type] = {"id": bytes, "size": int}
+_SEGMENT_FIELDS: dict[str, type] = {"id": bytes, "size": int, "salt": bytes}
+
+
+def _require_length(value: bytes, n_bytes: int, what: str) -> bytes:
+    if len(value) != n_bytes:
+        raise FormatError(f"a manifest: {what} has {len(value)} bytes (need {n_bytes})")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """A stored object: its name (SHA-256, 32 bytes) and size in bytes."""
+
+    id: bytes
+    size: int
+
+    @classmethod
+    def of(cls, data: bytes) -> ObjectRef:
+        """Return the reference of ``data``."""
+        return cls(sha256(data), len(data))
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the map of the manifest."""
+        return {"id": self.id, "size": self.size}
+
+    @classmethod
+    def from_fields(cls, value: object) -> ObjectRef:
+        """Read the map of a manifest; raise FormatError."""
+        fields = require_map(value, _OBJECT_FIELDS, "a manifest")
+        return cls(_require_length(fields["id"], _NAME_BYTES, "an object id"), fields["size"])
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A segment: its id (32 bytes), size in bytes and salt (32 bytes)."""
+
+    id: bytes
+    size: int
+    salt: bytes
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the map of the manifest."""
+        return {"id": self.id, "size": self.size, "salt": self.salt}
+
+    @classmethod
+    def from_fields(cls, value: object) -> SegmentRef:
+        """Read the map of a manifest; raise FormatError."""
+        fields = require_map(value, _SEGMENT_FIELDS, "a manifest")
+        return cls(
+            _require_length(fields["id"], _NAME_BYTES, "a segment id"),
+            fields["size"],
+            _require_length(fields["salt"], SALT_BYTES, "a salt"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Documents under one policy.
+
+    Attributes:
+        policy: the policy's bytes, b"" for the group without one.
+        epoch: generation of the keys, from 1.
+        analyzer: name and version of the analyzer.
+        scoring: {"kind", "k1", "b"}.
+        n_docs: live documents (public).
+        segments: segments, oldest first.
+        dictionary: sealed dictionary.
+        lookup: sealed lookup.
+        blobs: blob list.
+    """
+
+    policy: bytes
+    epoch: int
+    analyzer: str
+    scoring: Mapping[str, str | float]
+    n_docs: int
+    segments: tuple[SegmentRef, ...]
+    dictionary: ObjectRef
+    lookup: ObjectRef
+    blobs: ObjectRef
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the map of the manifest."""
+        return {
+            "policy": self.policy,
+            "epoch": self.epoch,
+            "analyzer": self.analyzer,
+            "scoring": dict(self.scoring),
+            "n_docs": self.n_docs,
+            "segments": [segment.to_fields() for segment in self.segments],
+            "dictionary": self.dictionary.to_fields(),
+            "lookup": self.lookup.to_fields(),
+            "blobs": self.blobs.to_fields(),
+        }
+
+    @classmethod
+    def from_fields(cls, value: object) -> Group:
+        """Read the map of a manifest; raise FormatError."""
+        fields = require_map(value, _GROUP_FIELDS, "a manifest group")
+        return cls(
+            fields["policy"],
+            fields["epoch"],
+            fields["analyzer"],
+            require_map(fields["scoring"], _SCORING_FIELDS, "a manifest group"),
+            fields["n_docs"],
+            tuple(SegmentRef.from_fields(entry) for entry in fields["segments"]),
+            ObjectRef.from_fields(fields["dictionary"]),
+            ObjectRef.from_fields(fields["lookup"]),
+            ObjectRef.from_fields(fields["blobs"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of a collection.
+
+    Attributes:
+        collection: 16 bytes.
+        name: what the owner calls it.
+        version: from 1.
+        previous: hash of the manifest before, ``FIRST_PREVIOUS`` for version 1.
+        created_at: Unix seconds.
+        expires_at: Unix seconds; refused after it.
+        quorum: number of servers and collusion bound.
+        owner_key: Ed25519 public key, 32 bytes.
+        groups: policy groups.
+        catalogue: sealed catalogue of the owner.
+    """
+
+    collection: bytes
+    name: str
+    version: int
+    previous: bytes
+    created_at: int
+    expires_at: int
+    quorum: Quorum
+    owner_key: bytes
+    groups: tuple[Group, ...]
+    catalogue: ObjectRef
+
+    def encode(self) -> bytes:
+        """Return the body that is signed and hashed."""
+        return encode_cbor(
+            {
+                "collection": self.collection,
+                "name": self.name,
+                "version": self.version,
+                "previous": self.previous,
+                "created_at": self.created_at,
+                "expires_at": self.expires_at,
+                "n_servers": self.quorum.n_servers,
+                "collusion_bound": self.quorum.collusion_bound,
+                "owner_key": self.owner_key,
+                "groups": [group.to_fields() for group in self.groups],
+                "catalogue": self.catalogue.to_fields(),
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> Manifest:
+        """Decode a body whose signature has been proved.
+
+        Raises:
+            FormatError: not a canonical manifest.
+        """
+        fields = require_map(decode_cbor(body, "a manifest"), _FIELDS, "a manifest")
+        try:
+            quorum = Quorum(fields["n_servers"], fields["collusion_bound"])
+        except MksearchError as error:
+            raise FormatError(f"a manifest is impossible: {error.message}") from None
+        if fields["version"] < 1:
+            raise FormatError("a manifest has version 0")
+        return cls(
+            _require_length(fields["collection"], COLLECTION_BYTES, "the collection"),
+            fields["name"],
+            fields["version"],
+            _require_length(fields["previous"], _NAME_BYTES, "the previous hash"),
+            fields["created_at"],
+            fields["expires_at"],
+            quorum,
+            _require_length(fields["owner_key"], KEY_BYTES, "the owner key"),
+            tuple(Group.from_fields(entry) for entry in fields["groups"]),
+            ObjectRef.from_fields(fields["catalogue"]),
+        )
+
+    def segments(self) -> Iterator[SegmentRef]:
+        """Yield the segments of every group."""
+        for group in self.groups:
+            yield from group.segments
+
+    def objects(self) -> Iterator[ObjectRef]:
+        """Yield every stored object but segments and blobs, which the blob lists name."""
+        for group in self.groups:
+            yield from (group.dictionary, group.lookup, group.blobs)
+        yield self.catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class SignedManifest:
+    """A manifest with the owner's signature proved.
+
+    Attributes:
+        manifest: the decoded body.
+        body: its bytes.
+        signature: 64 bytes.
+    """
+
+    manifest: Manifest
+    body: bytes
+    signature: bytes
+
+    @property
+    def hash(self) -> bytes:
+        """Manifest hash: SHA-256 of the body, 32 bytes."""
+        return sha256(self.body)
+
+    @classmethod
+    def sign(cls, manifest: Manifest, key: SigningKey) -> SignedManifest:
+        """Sign ``manifest`` with the owner's key.
+
+        Raises:
+            ManifestRefused: the manifest names another owner key.
+        """
+        if manifest.owner_key != key.public:
+            raise ManifestRefused("a manifest that names another owner key is not signed")
+        body = manifest.encode()
+        return cls(manifest, body, key.sign(labels.MANIFEST, body))
+
+    def encode(self) -> bytes:
+        """Return the file."""
+        size = len(self.body).to_bytes(4, "big")
+        return write_envelope(MAGIC, FORMAT) + size + self.body + self.signature
+
+    @classmethod
+    def decode(
+        cls, data: bytes, owner_key: bytes, collection: bytes | None = None
+    ) -> SignedManifest:
+        """Read a file, proving the signature before anything is parsed (refusals 7.1 to 7.5).
+
+        Args:
+            data: the file; untrusted.
+            owner_key: pinned Ed25519 public key, 32 bytes.
+            collection: pinned collection, 16 bytes, or None where it is not known yet.
+
+        Raises:
+            FormatError: damaged.
+            UnsupportedVersion: another format version.
+            VerificationError: not signed by the owner.
+            ManifestRefused: of another collection.
+        """
+        read_envelope(data, MAGIC, FORMAT, "a manifest")
+        start = ENVELOPE_BYTES + 4
+        size = int.from_bytes(data[ENVELOPE_BYTES:start], "big")
+        if len(data) != start + size + SIGNATURE_BYTES:
+            raise FormatError(
+                f"a manifest has {len(data)} bytes (need {start + size + SIGNATURE_BYTES})"
+            )
+        body, signature = data[start : start + size], data[start + size :]
+        verify(owner_key, labels.MANIFEST, body, signature, "a manifest")
+        manifest = Manifest.decode(body)
+        if manifest.owner_key != owner_key:
+            raise ManifestRefused("a manifest names another owner key than the one that signed it")
+        if collection is not None and manifest.collection != collection:
+            raise ManifestRefused(
+                f"a manifest of collection {manifest.collection.hex()} came for {collection.hex()}",
+                cure="check which servers the profile names",
+            )
+        return cls(manifest, body, signature)
+
+    def require_not_older(self, seen: SignedManifest) -> None:
+        """Prove that this version may follow ``seen`` (refusal 7.6).
+
+        Raises:
+            ManifestRefused: older, equal in number but different, or not chained to ``seen``.
+        """
+        version, highest = self.manifest.version, seen.manifest.version
+        if version < highest:
+            raise ManifestRefused(
+                f"version {version} is older than version {highest}, which was seen before",
+                cure="ask other servers; this one was rolled back or lags",
+            )
+        if version == highest and self.hash != seen.hash:
+            raise ManifestRefused(
+                f"two manifests have version {version}: {self.hash.hex()} and {seen.hash.hex()}",
+                cure="the owner's key signed both; ask the owner which one counts",
+            )
+        if version == highest + 1 and self.manifest.previous != seen.hash:
+            raise ManifestRefused(f"version {version} does not follow from version {highest}")
+
+    def require_current(self, now_s: int) -> None:
+        """Prove that the manifest has not expired at ``now_s``, Unix seconds (refusal 7.7).
+
+        Raises:
+            ManifestExpired: it has.
+        """
+        if now_s > self.manifest.expires_at:
+            raise ManifestExpired(
+                f"version {self.manifest.version} expired {now_s - self.manifest.expires_at} s ago",
+                cure="the owner renews it; a newer version may be withheld from you",
+            )
+
+    def __post_init__(self) -> None:
+        if len(self.signature) != SIGNATURE_BYTES:
+            raise VerificationError("a manifest carries no signature")

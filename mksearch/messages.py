@@ -1,0 +1,71 @@
+"""Requests and answers between a client and a server, as the core sees them.
+
+They carry no transport: the wire converter turns them into protobuf and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["RecordAnswer", "RecordRequest", "ScoreAnswer", "ScoreRequest"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreRequest:
+    """Ask one server for the products of every row of a level with a query share.
+
+    Attributes:
+        query_id: 16 random bytes, the same for all servers of one attempt.
+        version: version of the collection.
+        segment: segment id, 32 bytes.
+        level: level of the tree.
+        shares: uint16 (n_vectors, columns), below p: this server's share.
+    """
+
+    query_id: bytes
+    version: int
+    segment: bytes
+    level: int
+    shares: NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreAnswer:
+    """One server's answer share.
+
+    Attributes:
+        query_id: that of the request.
+        sums: uint16 (n_vectors, physical rows, tables), below p.
+    """
+
+    query_id: bytes
+    sums: NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordRequest:
+    """Ask one server for record slots by number: it sees which.
+
+    Attributes:
+        version: version of the collection.
+        segment: segment id, 32 bytes.
+        slots: int64 (n,), physical slots.
+    """
+
+    version: int
+    segment: bytes
+    slots: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordAnswer:
+    """Record slots as stored.
+
+    Attributes:
+        elements: uint16 (n, slot width), in the order of the request.
+    """
+
+    elements: NDArray[np.uint16]

@@ -1,0 +1,1 @@
+"""The client's side of a search: trapdoor, answers, ranking, records.  No input or output."""

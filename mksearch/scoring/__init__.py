@@ -1,0 +1,1 @@
+"""Engines: the servers' one operation, bit for bit the same on every one of them."""
