@@ -341,7 +341,7 @@ _JSON: Final = json.JSONDecoder(parse_int=_Integer)
 class _AsUtf8(io.RawIOBase):
     """Read UTF-16 or UTF-32 as UTF-8; a lone surrogate is left for its own line to fail on."""
 
-    def __init__(self, stream: io.BufferedReader[Any], encoding: str) -> None:
+    def __init__(self, stream: io.BufferedIOBase, encoding: str) -> None:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")
         self._pending = b""
@@ -366,9 +366,10 @@ def _lines_of(path: str, kind: str, limit: int) -> Iterator[bytes | InputError]:
     """Yield each line, or what is wrong with it; one above the limit is never held whole."""
     with _open(path) as file:
         try:
-            stream: io.BufferedReader[Any] = file
+            stream: io.BufferedReader[Any] | gzip.GzipFile = file
             if kind.endswith(".gz"):
-                stream = io.BufferedReader(gzip.GzipFile(fileobj=file))
+                # Not buffered once more: that would lose whole lines before a damaged place.
+                stream = gzip.GzipFile(fileobj=file)
             bom, encoding = _encoding_of(stream.peek(4))
             stream.read(len(bom))
             if encoding != "utf-8":
@@ -546,7 +547,7 @@ def _duplicate(document_id: str, path: str, line: int | None) -> InputError:
 
 
 def read_paths(
-    paths: Sequence[str | Path], *, max_document_bytes: int = MAX_DOCUMENT_BYTES
+    paths: str | Path | Sequence[str | Path], *, max_document_bytes: int = MAX_DOCUMENT_BYTES
 ) -> Reading:
     """Read documents from files and folders, lazily.
 

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from mksearch.params import WEIGHT_ONE
+
 __all__ = ["similarity_order"]
 
 N_DIRECTIONS = 48
@@ -38,8 +40,9 @@ def similarity_order(
     n_directions = min(N_DIRECTIONS, n_terms - 1, n_rows - 1)
     if n_rows <= fan_out or n_directions < 1 or not len(term_ids):
         return np.arange(n_rows, dtype=np.int64)
+    unit = np.float32(1 / WEIGHT_ONE)
     matrix = csr_matrix(
-        (weights.astype(np.float32), term_ids, indptr), shape=(n_rows, n_terms)
+        (weights.astype(np.float32) * unit, term_ids, indptr), shape=(n_rows, n_terms)
     )
     # Imported here: importing scikit-learn takes a second, and only a build needs it.
     from sklearn.decomposition import TruncatedSVD  # noqa: PLC0415

@@ -31,11 +31,16 @@ class Postings:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def places(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where the postings of the rows ``order`` are, row after row: int64 (nnz,)."""
+        counts = np.diff(self.indptr)[order]
+        starts = np.cumsum(counts) - counts
+        return np.repeat(self.indptr[order] - starts, counts) + np.arange(counts.sum())
+
     def take(self, order: NDArray[np.int64]) -> Postings:
         """Return the rows ``order`` (int64, any subset in any order) as new postings."""
-        counts = np.diff(self.indptr)[order]
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        at = np.repeat(self.indptr[order] - indptr[:-1], counts) + np.arange(indptr[-1])
+        at = self.places(order)
+        indptr = np.concatenate([[0], np.cumsum(np.diff(self.indptr)[order])]).astype(np.int64)
         return Postings(indptr, self.term_ids[at], self.tfs[at], self.lengths[order])
 
 

@@ -24,7 +24,7 @@ from mksearch.codec import (
 from mksearch.crypto.kdf import sha256
 from mksearch.errors import FormatError, MksearchError, ParameterError
 from mksearch.index.geometry import BlockShape, LevelGeometry
-from mksearch.index.slots import SlotShape
+from mksearch.index.slot_shape import SlotShape
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, MASK_BLOCKS_MAX, P, SALT_BYTES
 
 __all__ = ["HEADER_BYTES", "SegmentHeader", "SegmentLayout", "SegmentReader"]

@@ -3,72 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.crypto import labels
-from mksearch.crypto.aead import TAG_BYTES, Aead
+from mksearch.crypto.aead import Aead
 from mksearch.crypto.bundle import SegmentKeys
 from mksearch.crypto.keystream import WORDS_PER_BLOCK, Domain, Keystream
-from mksearch.errors import FormatError, ParameterError
-from mksearch.params import ELEMENT_BITS, N_TAGS, P, SLOT_FIT, SLOT_UNITS
+from mksearch.errors import FormatError
+from mksearch.index.slot_shape import FRAME_BYTES, UNIT_BYTES, UNIT_ELEMENTS, SlotShape
+from mksearch.params import ELEMENT_BITS, N_TAGS, P
 
-__all__ = ["FRAME_BYTES", "SlotReader", "SlotShape", "SlotWriter"]
-
-#: Length of the record bytes (u32) and first spill slot (u32).
-FRAME_BYTES = 8
-UNIT_BYTES = 15
-UNIT_ELEMENTS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SlotShape:
-    """Size of the slots of a segment.
-
-    Attributes:
-        units: 34, 68, 102 or 136 units of 15 bytes.
-    """
-
-    units: int
-
-    def __post_init__(self) -> None:
-        if self.units not in SLOT_UNITS:
-            raise ParameterError(f"slots of {self.units} units are not supported")
-
-    @property
-    def n_elements(self) -> int:
-        """Data elements of a slot: L."""
-        return self.units * UNIT_ELEMENTS
-
-    @property
-    def width(self) -> int:
-        """Data and tag elements of a slot."""
-        return self.n_elements + N_TAGS
-
-    @property
-    def part_bytes(self) -> int:
-        """Plaintext bytes of one part."""
-        return self.units * UNIT_BYTES - TAG_BYTES
-
-    def n_parts(self, n_record_bytes: int) -> int:
-        """Return the slots that a record of this many bytes takes."""
-        return -(-(FRAME_BYTES + n_record_bytes) // self.part_bytes)
-
-    @classmethod
-    def choose(cls, sizes: NDArray[np.int64]) -> SlotShape:
-        """Choose the smallest slots that 97 % of the records fit in.
-
-        Args:
-            sizes: int64 (n_rows,), record bytes.
-        """
-        for units in SLOT_UNITS:
-            shape = cls(units)
-            fits = np.count_nonzero(sizes + FRAME_BYTES <= shape.part_bytes)
-            if fits >= SLOT_FIT * len(sizes):
-                return shape
-        return shape
+__all__ = ["SlotReader", "SlotWriter"]
 
 
 def _nonce(row: int, part: int) -> bytes:

@@ -13,6 +13,9 @@ How a text is cut:
 3. tokens are maximal runs of letters, numbers and the combining marks that follow them, cut to
    their first ``TOKEN_CHARS_MAX`` characters;
 4. ``english``: stop words are removed, the others stemmed by Snowball.
+
+On ASCII text ``english-1`` does what is usual with scikit-learn: lower case, ``[a-z0-9]+``, its
+English stop words, Snowball stems.
 """
 
 from __future__ import annotations
@@ -214,10 +217,15 @@ def make_analyzer(name: str, stop_words: Iterable[str] | None = None) -> Analyze
 
 # --- English ------------------------------------------------------------------------------------
 
-#: SHA-256 over the sorted stop words of english-1, joined by line feeds.
+#: SHA-256 over the sorted stop words that english-1 takes from its library, joined by line feeds.
 _ENGLISH_STOP_WORDS_SHA256: Final = (
     "40e0a284c5b9a220efffd18d4d739fbd3270091d6ce2c75b6effe289d3be5487"
 )
+
+#: Stop words of english-1 beside those of the library: in English text a letter of the Greek alphabet
+#: that stands alone is a symbol (the gamma of a protein's name).  As terms they cost 0.003 of nDCG@10
+#: on SciFact with BM25; joined to other letters they stay.
+_GREEK_LETTERS: Final = frozenset("αβγδεζηθικλμνξοπρστυφχψω")
 
 #: Words whose stems tell the Snowball English of english-1 from earlier ones.
 _ENGLISH_PROBE: Final[Mapping[str, str]] = MappingProxyType(
@@ -281,7 +289,7 @@ def _english_stop_words() -> frozenset[str]:
             f"english-1 (SHA-256 {digest[:16]}, not {_ENGLISH_STOP_WORDS_SHA256[:16]})",
             cure=cure,
         )
-    return words
+    return words | _GREEK_LETTERS
 
 
 # --- cutting ------------------------------------------------------------------------------------

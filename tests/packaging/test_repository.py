@@ -28,7 +28,9 @@ LOCK = ROOT / "requirements.lock"
 PACKAGES = {"mksearch", "mksearch_client", "mksearch_server"}
 
 MACHINE_PATH = re.compile(r"(?<![\w.~>)}/-])/(?:work|root|home)/")
-INDEX = re.compile(r"pypi\.org|pythonhosted|(?:index|find)-(?:url|links)[ =]\S|://[^\s/]*/simple\b")
+INDEX = re.compile(
+    r"pypi\.org|pythonhosted|(?<!emit-)(?:index-url|find-links)[ =]\S|://[^\s/]*/simple\b"
+)
 PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;]+)")
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 

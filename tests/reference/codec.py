@@ -39,7 +39,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset after it); raise ValueError unless it is there, shortest, below 2^63."""
+    """Return (value, offset after it); raise ValueError unless whole, shortest, below 2^63."""
     value = 0
     for i in range(9):
         if at + i >= len(data):
@@ -75,7 +75,7 @@ def _encode_float(value: float) -> bytes:
     return b"\xfb" + struct.pack(">d", value)
 
 
-def encode_cbor(value: Any) -> bytes:
+def encode_cbor(value: object) -> bytes:
     """Encode uint, finite float, bytes, text, list or map by RFC 8949, section 4.2.1."""
     if isinstance(value, bool):
         raise TypeError("the protocol has no booleans")
@@ -186,7 +186,7 @@ def bytes_of(length: int) -> Callable[[object], bool]:
     return lambda value: isinstance(value, bytes) and len(value) == length
 
 
-def has_shape(shape: Shape, value: Any) -> bool:
+def has_shape(shape: Shape, value: object) -> bool:
     """Compare a decoded value with a shape: exactly its keys, its types."""
     if isinstance(shape, dict):
         return (
@@ -204,6 +204,4 @@ SCORING_SHAPE = {"kind": is_text, "k1": is_float, "b": is_float}
 
 def scoring_in_range(scoring: dict[str, Any]) -> bool:
     """Accept a known kind, k1 >= 0 and 0 <= b <= 1. Choice: the text gives no ranges."""
-    return (
-        scoring["kind"] in ("tfidf", "bm25") and scoring["k1"] >= 0 and 0 <= scoring["b"] <= 1
-    )
+    return scoring["kind"] in ("tfidf", "bm25") and scoring["k1"] >= 0 and 0 <= scoring["b"] <= 1

@@ -8,7 +8,7 @@ P = 65521
 
 
 def lagrange(ids: Sequence[int], at: int) -> list[int]:
-    """Return the coefficients that take the values of a polynomial at `ids` to its value at `at`."""
+    """Return the coefficients that take the values of a polynomial at `ids` to that at `at`."""
     if len(set(ids)) != len(ids):
         raise ValueError("server ids are repeated")
     out = []

@@ -101,7 +101,7 @@ def default_widths(
 
 
 class Columns(NamedTuple):
-    """Where the terms of a level are: of term id i, `of[i]` is [dedicated] or one column a table."""
+    """Where the terms of a level are: `of[term id]` is [dedicated] or one column a table."""
 
     w0: int
     w1: int

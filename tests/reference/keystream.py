@@ -22,7 +22,7 @@ SLOT_ORDER = 0x06
 def _aes(key: bytes) -> Any:
     if len(key) != 32:
         raise ValueError("an AES-256 key has 32 bytes")
-    return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 (single blocks)
+    return Cipher(algorithms.AES(key), modes.ECB()).encryptor()
 
 
 @lru_cache(maxsize=1 << 16)

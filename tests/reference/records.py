@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -72,7 +73,7 @@ def _decode_record(data: bytes) -> Row:
             at += size
         members.append((texts[0], texts[1], texts[2]))
     ids = [member[0].encode("utf-8") for member in members]
-    if any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(ids)):
         raise ValueError("ids are not ascending")
     if not all(1 <= len(raw) <= 1024 for raw in ids):
         raise ValueError("an external id is not 1..1024 bytes long")

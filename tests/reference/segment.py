@@ -282,9 +282,7 @@ def read_segment(data: bytes, verify: bool = True) -> Segment:
     header = _header(data)
     _check_ranges(header)
     n_checks, fan_out, n_tables = header["n_checks"], header["fan_out"], header["n_tables"]
-    expected = [
-        physical_rows(n, fan_out, n_checks) for n in level_rows(header["n_rows"], fan_out)
-    ]
+    expected = [physical_rows(n, fan_out, n_checks) for n in level_rows(header["n_rows"], fan_out)]
     given = [level["n_rows"] for level in header["levels"]]
     require(given == expected, "5.4", f"levels of {given} rows, expected {expected}")
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 IMPACT_MAX = 127
@@ -80,7 +80,7 @@ def _sqrt(a: float) -> float:
     return _rounded(Fraction(2 * root + sticky, 1 << (shift + 1)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def ln(numerator: int, denominator: int = 1) -> float:
     """Return the logarithm of an exact rational >= 1, rounded once to binary64."""
     if numerator == denominator:
@@ -113,7 +113,9 @@ def _tfidf(stats: Statistics, tfs: Mapping[int, int]) -> dict[int, float]:
     return {i: _div(value, norm) for i, value in numerators.items()}
 
 
-def _bm25(scoring: Scoring, stats: Statistics, tfs: Mapping[int, int], length: int) -> dict[int, float]:
+def _bm25(
+    scoring: Scoring, stats: Statistics, tfs: Mapping[int, int], length: int
+) -> dict[int, float]:
     if not tfs:
         return {}
     average = _div(float(stats.total_length), float(stats.n_docs))
@@ -130,10 +132,8 @@ def document_weights(
     scoring: Scoring, stats: Statistics, tfs: Mapping[int, int], length: int
 ) -> dict[int, int]:
     """Return Wt of every term id of a document, ascending ids."""
-    if scoring.kind == "tfidf":
-        weights = _tfidf(stats, tfs)
-    else:
-        weights = _bm25(scoring, stats, tfs, length)
+    tfidf = scoring.kind == "tfidf"
+    weights = _tfidf(stats, tfs) if tfidf else _bm25(scoring, stats, tfs, length)
     return {i: _quantised(weight) for i, weight in weights.items()}
 
 

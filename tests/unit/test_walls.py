@@ -60,7 +60,7 @@ SERVERS_MAY_IMPORT = {
     "mksearch.crypto.signature",
     "mksearch.field", "mksearch.field.modp",
     "mksearch.index", "mksearch.index.geometry", "mksearch.index.manifest",
-    "mksearch.index.segment",
+    "mksearch.index.segment", "mksearch.index.slot_shape",
 }  # fmt: skip
 SERVERS_MAY_IMPORT_ALL_OF = ("mksearch.kernels", "mksearch.scoring")
 

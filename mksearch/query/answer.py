@@ -1,0 +1,203 @@
+"""Combine answer shares, take masks away, check every block, name who lied (protocol, 8.2 to 8.7)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.crypto.randomness import RandomSource
+from mksearch.errors import FormatError, NotEnoughAnswers, VerificationError
+from mksearch.field.modp import require_elements, subtract
+from mksearch.field.shamir import Sharing, lagrange_coefficients
+from mksearch.kernels.answers import failing_blocks, interpolate, subtract_masks
+from mksearch.kernels.products import panel_products
+from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.params import Quorum
+from mksearch.query.group import SegmentView
+from mksearch.query.trapdoor import Trapdoor
+
+__all__ = ["Attempt"]
+
+QUERY_ID_BYTES = 16
+
+Sums = NDArray[np.uint16]
+
+
+class Attempt:
+    """One attempt to have one trapdoor scored against one level of one segment.
+
+    It owns one polynomial: every server asked gets its value of it, and a new attempt starts from
+    a new one.  Wrong answers are found by the check rows alone, whoever sent them.
+
+    Attributes:
+        liars: ids of servers proved to have answered wrongly, ascending.
+    """
+
+    def __init__(
+        self,
+        segment: SegmentView,
+        trapdoor: Trapdoor,
+        quorum: Quorum,
+        random: RandomSource,
+        *,
+        version: int,
+        level: int = 0,
+    ) -> None:
+        self._segment = segment
+        self._trapdoor = trapdoor
+        self._quorum = quorum
+        self._level = level
+        self._version = version
+        self._sharing = Sharing(trapdoor.vectors, quorum.collusion_bound, random)
+        self._query_id = random.bytes(QUERY_ID_BYTES)
+        self._answers: dict[int, Sums] = {}
+        self._liars: set[int] = set()
+
+    @property
+    def liars(self) -> tuple[int, ...]:
+        """Servers proved to have answered wrongly, ascending."""
+        return tuple(sorted(self._liars))
+
+    @property
+    def n_honest(self) -> int:
+        """Answers held that were not proved wrong."""
+        return len(self._answers)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of an answer: (n_vectors, physical rows, tables)."""
+        n_rows = self._segment.physical_rows(self._level)
+        geometry = self._segment.geometry(self._level)
+        return len(self._trapdoor.vectors), n_rows, geometry.n_tables
+
+    def request(self, server: int) -> ScoreRequest:
+        """Return what ``server`` is asked: its value of this attempt's polynomial."""
+        return ScoreRequest(
+            self._query_id,
+            self._version,
+            self._segment.id,
+            self._level,
+            self._sharing.share(server),
+        )
+
+    def add(self, server: int, answer: ScoreAnswer) -> None:
+        """Take the answer of ``server``; one that cannot be an answer proves a lie at once.
+
+        Raises:
+            FormatError: it belongs to another query, or is of a wrong shape or range.
+        """
+        if server in self._liars:
+            return
+        try:
+            if answer.query_id != self._query_id:
+                raise FormatError(f"server {server} answered another query", server=server)
+            if answer.sums.shape != self.shape:
+                raise FormatError(
+                    f"server {server} sent sums of shape {answer.sums.shape} (need {self.shape})",
+                    server=server,
+                )
+            self._answers[server] = require_elements(answer.sums, f"answer of server {server}")
+        except FormatError as error:
+            self._liars.add(server)
+            error.server = server
+            raise
+
+    def combine(self) -> Sums:
+        """Return the proved sums of every row.
+
+        Returns:
+            uint16 (n_vectors, physical rows, tables): the query times the cells, check rows
+            included; secret.
+
+        Raises:
+            NotEnoughAnswers: fewer than t + 1 answers that were not proved wrong; ask another
+                server and call again.
+        """
+        while True:
+            servers = sorted(self._answers)[: self._quorum.threshold]
+            if len(servers) < self._quorum.threshold:
+                raise NotEnoughAnswers(
+                    f"{len(servers)} good answers (need {self._quorum.threshold})",
+                    have=len(servers),
+                    need=self._quorum.threshold,
+                )
+            combined = self._interpolate(servers, 0)
+            proved = self._unmask(combined)
+            failed = self._failing_blocks(proved)
+            if not failed.any():
+                self._judge_unused(servers)
+                return proved
+            self._judge_blocks(failed, servers)
+
+    def _interpolate(self, servers: list[int], at: int) -> Sums:
+        factors = np.array(lagrange_coefficients(servers, at), np.uint32)
+        stacked = np.stack([self._answers[server].reshape(-1) for server in servers])
+        out = np.empty(stacked.shape[1], np.uint16)
+        interpolate(stacked, factors, out)
+        return out.reshape(self.shape)
+
+    def _unmask(self, combined: Sums) -> Sums:
+        geometry = self._segment.geometry(self._level)
+        for vector, sums in zip(self._trapdoor.vectors, combined, strict=True):
+            columns = np.flatnonzero(vector)
+            if len(columns):
+                masks = self._segment.masks(self._level, columns, 0, sums.shape[0])
+                weights = vector[columns].astype(np.uint32)
+                subtract_masks(sums, masks, weights, geometry.table_of(columns))
+        return combined
+
+    def _failing_blocks(self, sums: Sums) -> NDArray[np.bool_]:
+        """Return for every vector and block whether a check fails: bool (n_vectors, n_blocks)."""
+        block = self._segment.block
+        failed = np.empty((len(sums), sums.shape[1] // block.height), np.bool_)
+        checks = self._segment.check_vectors(self._level)
+        for vector_sums, vector_failed in zip(sums, failed, strict=True):
+            failing_blocks(vector_sums, checks, block.fan_out, vector_failed)
+        return failed
+
+    def _judge_blocks(self, failed: NDArray[np.bool_], servers: list[int]) -> None:
+        """Judge ``servers`` alone in a failing block and drop those that lied there."""
+        vector, block = (int(at) for at in np.argwhere(failed)[0])
+        liars = [server for server in servers if self._lied(server, vector, block)]
+        if not liars:
+            # By linearity this cannot be: shares that pass alone pass together.
+            raise VerificationError(
+                f"block {block} fails its checks, but no single answer does",
+                cure="the segment's keys are not those it was built with; fetch the manifest again",
+            )
+        self._drop(liars)
+
+    def _judge_unused(self, servers: list[int]) -> None:
+        """Compare every other answer with the proved polynomial; judge those that differ."""
+        for server in sorted(set(self._answers) - set(servers)):
+            expected = self._interpolate(servers, server)
+            wrong = np.argwhere((expected != self._answers[server]).any(axis=2))
+            if not len(wrong):
+                continue
+            vector, row = (int(at) for at in wrong[0])
+            block = row // self._segment.block.height
+            # Lies of the others may cancel at 0 and not here: everybody is judged alone.
+            suspects = [server, *servers]
+            self._drop([s for s in suspects if self._lied(s, vector, block)])
+
+    def _drop(self, servers: list[int]) -> None:
+        for server in servers:
+            self._liars.add(server)
+            self._answers.pop(server, None)
+
+    def _lied(self, server: int, vector: int, block: int) -> bool:
+        """Judge one answer alone in one block: step 8.7, with the whole keystream of the block."""
+        geometry = self._segment.geometry(self._level)
+        height = self._segment.block.height
+        first = block * height
+        masks = self._segment.masks(self._level, np.arange(geometry.width), first, height)
+        share = self._sharing.share(server)[vector : vector + 1]
+        masked = np.empty((1, height, geometry.n_tables), np.uint16)
+        panel_products(
+            np.ascontiguousarray(masks.T), share, geometry.dedicated, geometry.table, masked
+        )
+        sums = subtract(self._answers[server][vector, first : first + height], masked[0])
+        checks = self._segment.check_vectors(self._level)[:, first : first + height]
+        failed = np.empty(1, np.bool_)
+        failing_blocks(sums, np.ascontiguousarray(checks), self._segment.block.fan_out, failed)
+        return bool(failed[0])

@@ -1,0 +1,108 @@
+"""Read records and documents from what servers send (docs/protocol.md, steps 8.9 and 8.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.codec import decode_cbor, encode_cbor, require_map
+from mksearch.crypto.kdf import sha256
+from mksearch.crypto.secret import SecretKey
+from mksearch.errors import FormatError, RecordRefused
+from mksearch.index.record import Record, decode_record
+from mksearch.index.slots import SlotReader
+from mksearch.index.stream import open_stream
+
+__all__ = ["StoredDocument", "open_document", "read_records", "require_object"]
+
+_DOCUMENT_FIELDS: dict[str, type] = {"id": str, "title": str, "text": str}
+
+
+def read_records(
+    slots: SlotReader, rows: Sequence[int]
+) -> Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]:
+    """Read the records of some rows; yields the slots to fetch, is sent their elements.
+
+    First the first slot of every row, then, where records spill, all further ones at once.
+
+    Args:
+        slots: reader of the segment.
+        rows: rows of level 0.
+
+    Yields:
+        int64 (n,): physical slots.  Expects uint16 (n, slot width), untrusted.
+
+    Returns:
+        the record of each row.
+
+    Raises:
+        FormatError: wrong shapes, ranges or encodings.
+        RecordRefused: a slot does not open.
+    """
+    wanted = np.array([slots.physical(row) for row in rows], np.int64)
+    parts: dict[int, list[bytes]] = {}
+    sizes: dict[int, int] = {}
+    spilled: list[tuple[int, int, int]] = []
+    elements = yield wanted
+    _require_count(elements, len(wanted))
+    for row, received in zip(rows, elements, strict=True):
+        parts[row] = [slots.open_part(row, 0, received)]
+        sizes[row], more = slots.parse_frame(parts[row][0])
+        spilled += [(row, number, slot) for number, slot in enumerate(more, 1)]
+    if spilled:
+        elements = yield np.array([slots.physical(slot) for _, _, slot in spilled], np.int64)
+        _require_count(elements, len(spilled))
+        for (row, number, _), received in zip(spilled, elements, strict=True):
+            parts[row].append(slots.open_part(row, number, received))
+    return {row: decode_record(slots.join(sizes[row], parts[row])) for row in rows}
+
+
+def _require_count(elements: NDArray[np.uint16], n_wanted: int) -> None:
+    if elements.dtype != np.uint16 or elements.ndim != 2 or len(elements) != n_wanted:
+        raise FormatError(f"record slots of shape {elements.shape} came (need {n_wanted} slots)")
+
+
+def require_object(name: bytes, size: int, data: bytes, what: str) -> bytes:
+    """Return ``data`` after proving that it is the object ``name`` of ``size`` bytes.
+
+    Raises:
+        RecordRefused: its size or SHA-256 is another.
+    """
+    if len(data) != size or sha256(data) != name:
+        raise RecordRefused(f"{what} is not the object {name.hex()[:16]} of {size} bytes")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A whole document as it was published."""
+
+    id: str
+    title: str
+    text: str
+
+    def encode(self) -> bytes:
+        """Return the content of its blob."""
+        return encode_cbor({"id": self.id, "title": self.title, "text": self.text})
+
+
+def open_document(key: SecretKey, collection: bytes, name: bytes, data: bytes) -> StoredDocument:
+    """Open the blob ``name`` as received.
+
+    Args:
+        key: key of the blob.
+        collection: 16 bytes.
+        name: SHA-256 of the blob's file, 32 bytes.
+        data: the file; untrusted.
+
+    Raises:
+        RecordRefused: another object, or one that does not open.
+        FormatError: what it holds is no document.
+    """
+    require_object(name, len(data), data, "a document")
+    content = open_stream(key, "blob", collection, data)
+    fields = require_map(decode_cbor(content, "a document"), _DOCUMENT_FIELDS, "a document")
+    return StoredDocument(fields["id"], fields["title"], fields["text"])

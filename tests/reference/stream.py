@@ -1,0 +1,321 @@
+"""Sealed streams and what they carry (section 6)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+
+from .codec import (
+    SCORING_SHAPE,
+    bytes_of,
+    decode_cbor,
+    decode_varint,
+    encode_cbor,
+    encode_varint,
+    has_shape,
+    is_bytes,
+    is_text,
+    is_uint,
+    scoring_in_range,
+    u8,
+    u32,
+    u64,
+)
+from .keys import stream_key
+from .refused import Refused, require
+from .text import Scoring, Statistics
+
+MAGIC = b"MKSTREAM"
+LIST_MAGIC = b"MKBLOBLS"
+CHUNK = 65536
+_TAG = 16
+
+
+def padme(x: int) -> int:
+    """Return the padded size."""
+    if x < 2:
+        return x
+    e = x.bit_length() - 1
+    s = e.bit_length()
+    unit = 1 << (e - s)
+    return -(-x // unit) * unit
+
+
+def _nonce(i: int, last: bool) -> bytes:
+    return i.to_bytes(11, "big") + u8(last)
+
+
+def _associated(kind: str, collection: bytes) -> bytes:
+    return b"mksearch/1/stream\x00" + kind.encode("ascii") + b"\x00" + collection
+
+
+def seal_stream(kind: str, key: bytes, collection: bytes, salt: bytes, content: bytes) -> bytes:
+    """Return the bytes of a sealed stream; `salt` is the stream's, 32 uniform bytes."""
+    plain = (u64(len(content)) + content).ljust(padme(8 + len(content)), b"\x00")
+    chunks = [plain[at : at + CHUNK] for at in range(0, len(plain), CHUNK)]
+    aead = AESGCM(stream_key(key, kind, salt))
+    out = MAGIC + u32(1) + salt
+    for i, chunk in enumerate(chunks):
+        nonce = _nonce(i, i == len(chunks) - 1)
+        out += aead.encrypt(nonce, chunk, _associated(kind, collection))
+    return out
+
+
+def open_stream(kind: str, key: bytes, collection: bytes, data: bytes) -> bytes:
+    """Return the content of a sealed stream; refuse at 6."""
+    require(data[:8] == MAGIC, "6", "another magic")
+    require(data[8:12] == u32(1), "6", "another format")
+    require(len(data) > 44, "6", "no chunks")
+    aead = AESGCM(stream_key(key, kind, data[12:44]))
+    sealed = [data[at : at + CHUNK + _TAG] for at in range(44, len(data), CHUNK + _TAG)]
+    plain = b""
+    for i, chunk in enumerate(sealed):
+        require(len(chunk) > _TAG, "6", f"chunk {i} is empty")
+        try:
+            nonce = _nonce(i, i == len(sealed) - 1)
+            plain += aead.decrypt(nonce, chunk, _associated(kind, collection))
+        except InvalidTag as error:
+            raise Refused("6", f"chunk {i} is not authentic") from error
+    require(len(plain) >= 8, "6", "no length")
+    size = int.from_bytes(plain[:8], "big")
+    require(len(plain) == padme(8 + size), "6", f"{len(plain)} bytes for a length of {size}")
+    require(not any(plain[8 + size :]), "6", "padding is not zero")
+    return plain[8 : 8 + size]
+
+
+def stream_name(data: bytes) -> bytes:
+    """Return the name of a stream or blob list."""
+    return hashlib.sha256(data).digest()
+
+
+def _decode(data: bytes, what: str) -> Any:
+    try:
+        return decode_cbor(data)
+    except ValueError as error:
+        raise Refused("6", f"{what}: {error}") from error
+
+
+def _inflate(data: bytes, what: str) -> bytes:
+    # Choice: one zlib stream and nothing after it; the text limits neither level nor size.
+    inflater = zlib.decompressobj()
+    try:
+        out = inflater.decompress(data)
+    except zlib.error as error:
+        raise Refused("6", f"{what}: {error}") from error
+    require(inflater.eof and not inflater.unused_data, "6", f"{what}: not one zlib stream")
+    return out
+
+
+def encode_blob(external_id: str, title: str, text: str) -> bytes:
+    """Return the content of a blob."""
+    return encode_cbor({"id": external_id, "title": title, "text": text})
+
+
+def decode_blob(content: bytes) -> tuple[str, str, str]:
+    """Return (id, title, text) of a blob's content; refuse at 6."""
+    blob = _decode(content, "blob")
+    shape = {"id": is_text, "title": is_text, "text": is_text}
+    require(has_shape(shape, blob), "6", "a blob of another shape")
+    return blob["id"], blob["title"], blob["text"]
+
+
+class SegmentEntry(NamedTuple):
+    """What the dictionary says of a segment; kappa as (numerator, denominator)."""
+
+    salt: bytes
+    step: int
+    kappa: tuple[int, int]
+
+
+class Dictionary(NamedTuple):
+    """The dictionary of a policy group."""
+
+    analyzer: str
+    stop_words: list[str]
+    scoring: Scoring
+    stats: Statistics
+    n_dedicated: list[int]
+    segments: list[SegmentEntry]
+
+
+def dictionary_cbor(dictionary: Dictionary) -> bytes:
+    """Return the dictionary before compression."""
+    stats = dictionary.stats
+    if any(not term or "\n" in term for term in stats.terms):
+        raise ValueError("a term is empty or contains a line feed")  # Choice: no escape exists.
+    return encode_cbor(
+        {
+            "format": 1,
+            "analyzer": dictionary.analyzer,
+            "stop_words": sorted(dictionary.stop_words, key=lambda word: word.encode("utf-8")),
+            "scoring": dict(dictionary.scoring._asdict()),
+            "n_docs": stats.n_docs,
+            "total_length": stats.total_length,
+            "terms": "\n".join(stats.terms).encode("utf-8"),
+            "dfs": b"".join(encode_varint(df) for df in stats.dfs),
+            "n_dedicated": dictionary.n_dedicated,
+            "segments": [
+                {"salt": entry.salt, "step": entry.step, "kappa": list(entry.kappa)}
+                for entry in dictionary.segments
+            ],
+        }
+    )
+
+
+_DICTIONARY = {
+    "format": lambda value: value == 1 and is_uint(value),
+    "analyzer": is_text,
+    "stop_words": [is_text],
+    "scoring": SCORING_SHAPE,
+    "n_docs": is_uint,
+    "total_length": is_uint,
+    "terms": is_bytes,
+    "dfs": is_bytes,
+    "n_dedicated": [is_uint],
+    "segments": [{"salt": bytes_of(32), "step": is_uint, "kappa": [is_uint]}],
+}
+
+
+def encode_dictionary(dictionary: Dictionary) -> bytes:
+    """Return the content of the dictionary's stream (zlib at its default level)."""
+    return zlib.compress(dictionary_cbor(dictionary))
+
+
+def _ascending(values: Sequence[bytes]) -> bool:
+    return all(a < b for a, b in pairwise(values))
+
+
+def decode_dictionary(content: bytes) -> Dictionary:
+    """Read the content of the dictionary's stream; refuse at 6."""
+    body = _decode(_inflate(content, "dictionary"), "dictionary")
+    require(has_shape(_DICTIONARY, body), "6", "a dictionary of another shape")
+    require(scoring_in_range(body["scoring"]), "6", "scoring is out of range")
+    words = [word.encode("utf-8") for word in body["stop_words"]]
+    require(_ascending(words), "6", "stop words are not ascending")
+    dfs, at = [], 0
+    try:
+        terms = body["terms"].decode("utf-8").split("\n") if body["terms"] else []
+        while at < len(body["dfs"]):
+            df, at = decode_varint(body["dfs"], at)
+            dfs.append(df)
+    except ValueError as error:
+        raise Refused("6", f"dictionary: {error}") from error
+    require(len(terms) == len(dfs), "6", f"{len(terms)} terms, {len(dfs)} frequencies")
+    require(all(terms) and len(set(terms)) == len(terms), "6", "a term is empty or repeated")
+    require(all(1 <= df <= body["n_docs"] for df in dfs), "6", "a frequency is out of range")
+    segments = []
+    for entry in body["segments"]:
+        good = entry["step"] >= 1 and len(entry["kappa"]) == 2 and min(entry["kappa"]) >= 1
+        require(good, "6", "a step or kappa is out of range")
+        kappa = (entry["kappa"][0], entry["kappa"][1])
+        segments.append(SegmentEntry(entry["salt"], entry["step"], kappa))
+    return Dictionary(
+        body["analyzer"],
+        body["stop_words"],
+        Scoring(**body["scoring"]),
+        Statistics(body["n_docs"], body["total_length"], terms, dfs),
+        body["n_dedicated"],
+        segments,
+    )
+
+
+class LookupEntry(NamedTuple):
+    """What the lookup says of a document."""
+
+    row: int
+    blob: bytes
+    wrapped_key: bytes
+
+
+def wrap_blob_key(key: bytes, blob_key: bytes) -> bytes:
+    """Wrap a blob's key under the wrapping key: 40 bytes."""
+    return aes_key_wrap(key, blob_key)
+
+
+def unwrap_blob_key(key: bytes, wrapped: bytes) -> bytes:
+    """Undo `wrap_blob_key`; refuse at 6."""
+    try:
+        return aes_key_unwrap(key, wrapped)
+    except InvalidUnwrap as error:
+        raise Refused("6", "a blob key is not authentic") from error
+
+
+def lookup_place(key: bytes, external_id: str) -> bytes:
+    """Return the 16 bytes under which the lookup has an external id; `key` is the lookup key."""
+    return hmac.new(key, external_id.encode("utf-8"), hashlib.sha256).digest()[:16]
+
+
+def encode_lookup(key: bytes, entries: dict[str, LookupEntry]) -> bytes:
+    """Return the content of the lookup's stream; entries by external id."""
+    raw = sorted(
+        lookup_place(key, external_id) + u32(entry.row) + entry.blob + entry.wrapped_key
+        for external_id, entry in entries.items()
+    )
+    return b"\x01" + b"".join(raw)
+
+
+def decode_lookup(content: bytes) -> dict[bytes, LookupEntry]:
+    """Read the content of the lookup's stream, entries by `lookup_place`; refuse at 6."""
+    require(content[:1] == b"\x01", "6", "a lookup of another version")
+    require(len(content) % 92 == 1, "6", "the lookup's last entry is cut off")
+    raw = [content[at : at + 92] for at in range(1, len(content), 92)]
+    require(_ascending([entry[:16] for entry in raw]), "6", "the lookup is not ascending")
+    return {
+        entry[:16]: LookupEntry(int.from_bytes(entry[16:20], "big"), entry[20:52], entry[52:])
+        for entry in raw
+    }
+
+
+class CatalogueEntry(NamedTuple):
+    """What the owner's catalogue says of a document."""
+
+    external_id: str
+    content_hash: bytes
+    row: int
+    segment_salt: bytes
+    blob: bytes
+
+
+def catalogue_cbor(entries: Sequence[CatalogueEntry]) -> bytes:
+    """Return the catalogue before compression."""
+    return encode_cbor([list(e) for e in sorted(entries, key=lambda e: e[0].encode("utf-8"))])
+
+
+def encode_catalogue(entries: Sequence[CatalogueEntry]) -> bytes:
+    """Return the content of the catalogue's stream (zlib at its default level)."""
+    return zlib.compress(catalogue_cbor(entries))
+
+
+def decode_catalogue(content: bytes) -> list[CatalogueEntry]:
+    """Read the content of the catalogue's stream; refuse at 6."""
+    body = _decode(_inflate(content, "catalogue"), "catalogue")
+    require(has_shape([lambda e: isinstance(e, list) and len(e) == 5], body), "6", "not 5 fields")
+    shape = (is_text, bytes_of(32), is_uint, bytes_of(32), bytes_of(32))
+    for entry in body:
+        good = all(accepts(value) for accepts, value in zip(shape, entry, strict=True))
+        require(good, "6", "a catalogue entry of another shape")
+    ids = [entry[0].encode("utf-8") for entry in body]
+    require(_ascending(ids), "6", "the catalogue is not ascending")
+    return [CatalogueEntry(*entry) for entry in body]
+
+
+def encode_blob_list(sizes: dict[bytes, int]) -> bytes:
+    """Return the file of the blob list; sizes in bytes by blob name."""
+    return LIST_MAGIC + u32(1) + b"".join(name + u64(sizes[name]) for name in sorted(sizes))
+
+
+def decode_blob_list(data: bytes) -> dict[bytes, int]:
+    """Read the file of a blob list; refuse at 6."""
+    require(data[:12] == LIST_MAGIC + u32(1), "6", "another magic or format")
+    require((len(data) - 12) % 40 == 0, "6", "the last entry is cut off")
+    raw = [data[at : at + 40] for at in range(12, len(data), 40)]
+    require(_ascending([entry[:32] for entry in raw]), "6", "the blob list is not ascending")
+    return {entry[:32]: int.from_bytes(entry[32:], "big") for entry in raw}
