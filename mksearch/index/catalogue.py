@@ -1,18 +1,12 @@
-"""Where documents are: the members' lookup, the owner's catalogue, the public blob list."""
+"""Where documents are: the members' lookup and the owner's catalogue (protocol, section 6)."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mksearch.codec import (
-    ENVELOPE_BYTES,
-    decode_cbor,
-    encode_cbor,
-    read_envelope,
-    write_envelope,
-)
+from mksearch.codec import decode_cbor, encode_cbor
 from mksearch.crypto.aead import WRAPPED_KEY_BYTES, unwrap_key, wrap_key
 from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.kdf import keyed_hash_sha256
@@ -21,7 +15,6 @@ from mksearch.errors import FormatError
 from mksearch.index.dictionary import inflate
 
 __all__ = [
-    "BlobList",
     "CatalogueEntry",
     "Lookup",
     "LookupEntry",
@@ -33,8 +26,6 @@ _KEY_BYTES = 16
 _NAME_BYTES = 32
 _ENTRY_BYTES = _KEY_BYTES + 4 + _NAME_BYTES + WRAPPED_KEY_BYTES
 _LOOKUP_FORMAT = 1
-_BLOBS_MAGIC = b"MKBLOBLS"
-_BLOBS_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,44 +143,3 @@ def decode_catalogue(content: bytes) -> list[CatalogueEntry]:
     ):
         raise FormatError("the catalogue is not a list of entries")
     return [CatalogueEntry(*row) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class BlobList:
-    """Names and sizes of the blobs of a group, in the clear.
-
-    Attributes:
-        blobs: (name of 32 bytes, size in bytes), by ascending name.
-    """
-
-    blobs: tuple[tuple[bytes, int], ...]
-
-    @classmethod
-    def of(cls, blobs: Iterable[tuple[bytes, int]]) -> BlobList:
-        """Return the list of distinct ``blobs``, in order."""
-        return cls(tuple(sorted(set(blobs))))
-
-    def encode(self) -> bytes:
-        """Return the file."""
-        entries = (name + size.to_bytes(8, "big") for name, size in self.blobs)
-        return write_envelope(_BLOBS_MAGIC, _BLOBS_FORMAT) + b"".join(entries)
-
-    @classmethod
-    def decode(cls, data: bytes) -> BlobList:
-        """Decode the file.
-
-        Raises:
-            FormatError: damaged, or names that do not ascend.
-            UnsupportedVersion: another format version.
-        """
-        read_envelope(data, _BLOBS_MAGIC, _BLOBS_FORMAT, "a blob list")
-        size = _NAME_BYTES + 8
-        if (len(data) - ENVELOPE_BYTES) % size:
-            raise FormatError("a blob list is truncated")
-        entries: Sequence[tuple[bytes, int]] = [
-            (data[at : at + _NAME_BYTES], int.from_bytes(data[at + _NAME_BYTES : at + size], "big"))
-            for at in range(ENVELOPE_BYTES, len(data), size)
-        ]
-        if any(a[0] >= b[0] for a, b in zip(entries, entries[1:], strict=False)):
-            raise FormatError("a blob list is not in ascending order")
-        return cls(tuple(entries))

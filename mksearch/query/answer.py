@@ -61,7 +61,10 @@ class Attempt:
     @property
     def n_honest(self) -> int:
         """Answers held that were not proved wrong."""
-        return len(self._answers)
+        return len(self._honest())
+
+    def _honest(self) -> list[int]:
+        return sorted(set(self._answers) - self._liars)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -114,7 +117,7 @@ class Attempt:
                 server and call again.
         """
         while True:
-            servers = sorted(self._answers)[: self._quorum.threshold]
+            servers = self._honest()[: self._quorum.threshold]
             if len(servers) < self._quorum.threshold:
                 raise NotEnoughAnswers(
                     f"{len(servers)} good answers (need {self._quorum.threshold})",
@@ -156,7 +159,7 @@ class Attempt:
         return failed
 
     def _judge_blocks(self, failed: NDArray[np.bool_], servers: list[int]) -> None:
-        """Judge ``servers`` alone in a failing block and drop those that lied there."""
+        """Judge ``servers`` alone in one failing block and name those that lied there."""
         vector, block = (int(at) for at in np.argwhere(failed)[0])
         liars = [server for server in servers if self._lied(server, vector, block)]
         if not liars:
@@ -165,11 +168,11 @@ class Attempt:
                 f"block {block} fails its checks, but no single answer does",
                 cure="the segment's keys are not those it was built with; fetch the manifest again",
             )
-        self._drop(liars)
+        self._liars.update(liars)
 
     def _judge_unused(self, servers: list[int]) -> None:
         """Compare every other answer with the proved polynomial; judge those that differ."""
-        for server in sorted(set(self._answers) - set(servers)):
+        for server in sorted(set(self._honest()) - set(servers)):
             expected = self._interpolate(servers, server)
             wrong = np.argwhere((expected != self._answers[server]).any(axis=2))
             if not len(wrong):
@@ -178,12 +181,7 @@ class Attempt:
             block = row // self._segment.block.height
             # Lies of the others may cancel at 0 and not here: everybody is judged alone.
             suspects = [server, *servers]
-            self._drop([s for s in suspects if self._lied(s, vector, block)])
-
-    def _drop(self, servers: list[int]) -> None:
-        for server in servers:
-            self._liars.add(server)
-            self._answers.pop(server, None)
+            self._liars.update(s for s in suspects if self._lied(s, vector, block))
 
     def _lied(self, server: int, vector: int, block: int) -> bool:
         """Judge one answer alone in one block: step 8.7, with the whole keystream of the block."""

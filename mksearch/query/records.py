@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.secret import SecretKey
 from mksearch.errors import FormatError, RecordRefused
+from mksearch.index.document import StoredDocument
 from mksearch.index.record import Record, decode_record
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream
 
-__all__ = ["StoredDocument", "open_document", "read_records", "require_object"]
-
-_DOCUMENT_FIELDS: dict[str, type] = {"id": str, "title": str, "text": str}
+__all__ = ["open_document", "read_records", "require_object"]
 
 
 def read_records(
@@ -76,19 +73,6 @@ def require_object(name: bytes, size: int, data: bytes, what: str) -> bytes:
     return data
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDocument:
-    """A whole document as it was published."""
-
-    id: str
-    title: str
-    text: str
-
-    def encode(self) -> bytes:
-        """Return the content of its blob."""
-        return encode_cbor({"id": self.id, "title": self.title, "text": self.text})
-
-
 def open_document(key: SecretKey, collection: bytes, name: bytes, data: bytes) -> StoredDocument:
     """Open the blob ``name`` as received.
 
@@ -103,6 +87,4 @@ def open_document(key: SecretKey, collection: bytes, name: bytes, data: bytes) -
         FormatError: what it holds is no document.
     """
     require_object(name, len(data), data, "a document")
-    content = open_stream(key, "blob", collection, data)
-    fields = require_map(decode_cbor(content, "a document"), _DOCUMENT_FIELDS, "a document")
-    return StoredDocument(fields["id"], fields["title"], fields["text"])
+    return StoredDocument.decode(open_stream(key, "blob", collection, data))

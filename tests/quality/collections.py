@@ -1,4 +1,4 @@
-"""Read the judged collections that retrieval quality is measured on."""  # noqa: A005
+"""Read the judged collections that retrieval quality is measured on."""
 
 from __future__ import annotations
 

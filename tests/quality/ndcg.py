@@ -29,7 +29,9 @@ def mean_ndcg(
     judged = [
         query for query, grades in judgements.items() if any(grade > 0 for grade in grades.values())
     ]
-    return sum(ndcg(rankings.get(query, ()), judgements[query], k) for query in judged) / len(judged)
+    return sum(ndcg(rankings.get(query, ()), judgements[query], k) for query in judged) / len(
+        judged
+    )
 
 
 def _dcg(gains: Iterable[int]) -> float:

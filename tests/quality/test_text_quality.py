@@ -97,7 +97,9 @@ def test_exact_integer_ranking_reaches_the_plaintext_baseline(name: str, kind: K
     }
 
     reached = mean_ndcg(rankings, collection.judgements)
-    print(f"{name} {kind}: nDCG@10 {reached:.4f}, baseline {collection.baseline_ndcg(ENGINES[kind])}")
+    print(
+        f"{name} {kind}: nDCG@10 {reached:.4f}, baseline {collection.baseline_ndcg(ENGINES[kind])}"
+    )
     assert reached == pytest.approx(collection.baseline_ndcg(ENGINES[kind]), abs=0.002)
 
 

@@ -16,6 +16,7 @@ import cbor2
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -253,7 +254,7 @@ def test_term_ids_follow_document_frequency_then_bytes() -> None:
 
 
 @pytest.mark.parametrize("scoring", [TFIDF, BM25])
-def test_impacts_are_1_to_127_and_reach_127_only_by_rounding_up(scoring: Scoring) -> None:
+def test_impacts_are_1_to_127_and_never_below_their_weights(scoring: Scoring) -> None:
     stats, step = built().stats, built(scoring).step
     rows = index.corpus_rows(corpus(), order(), stats)
     for row in rows:
@@ -319,13 +320,16 @@ def test_bounds_of_every_level_are_at_least_every_score_below(
             assert me.score_bound(bounds[r // FAN_OUT**level]) >= score
 
 
-def test_the_sums_are_the_cells_times_the_query() -> None:
+def test_sums_are_the_cells_times_the_query_and_bounds_their_minimum_over_tables() -> None:
     me = member()
     view = me.views[0]
-    [part] = text.quantised_query(me.query(["w000", "w100", "w120"]), [me_ids(me)])
+    query = me.query(built().stats.terms[20:84])
+    [part] = text.quantised_query(query, text.deal(query))
     q = search.query_vector(part, view.columns)
     n_rows = len(built().segment.levels[0].matrix)
-    accepted = search.run_vector(view, n_rows, q, [drawing(5)(len(q))], {2: honest(), 3: honest()})
+    servers = {2: honest(), 3: honest()}
+    accepted = search.run_vector(view, n_rows, q, [drawing(5)(len(q))], servers)
+    bounds, _ = me.bounds(0, query, text.deal(query), drawing(5), 1, servers)
     rows = index.corpus_rows(corpus(), order(), built().stats)
     for r, row in enumerate(rows):
         weights = text.document_weights(TFIDF, built().stats, row.tfs, row.length)
@@ -335,11 +339,8 @@ def test_the_sums_are_the_cells_times_the_query() -> None:
                 cells[c] = max(cells[c], text.impact(weight, built().step))
         expected = [sum(cells[c] * q[c] for c in view.columns.panel(g)) for g in range(N_TABLES)]
         assert accepted.sums[index.physical(r, FAN_OUT, N_CHECKS)] == expected
+        assert bounds[r] == part.u * min(expected)
         assert max(expected) < P
-
-
-def me_ids(me: search.Member) -> list[int]:
-    return sorted(me.query(["w000", "w100", "w120"]))
 
 
 # Searching
@@ -370,6 +371,21 @@ def test_a_query_of_more_than_64_terms_goes_out_in_parts() -> None:
     terms = built().stats.terms[:70]
     found = member().search(terms, 30, drawing(2), 1, {1: honest(), 3: honest()})
     assert pairs(found) == plain_hits(TFIDF, terms, 30)
+
+
+def test_rows_whose_bound_equals_the_cutoff_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [("z", "", "", ["a", "b"]), ("y", "", "", ["a", "c"])]
+    arguments = (COLLECTION, 1, SALT, BUNDLE, 61, 3, 3, [(64, 64)], TFIDF)
+    two = segments.plan_segment(documents, [0, 1], *arguments)
+    entry = stream.SegmentEntry(SALT, 1, (1, 1))
+    me = search.Member(
+        BUNDLE, stream.Dictionary("a", [], TFIDF, two.stats, [3], [entry]), two.segment
+    )
+    score = text.score(text.document_weights(TFIDF, two.stats, {0: 1, 1: 1}, 2), me.query(["a"]))
+    monkeypatch.setattr(me, "bounds", lambda *_: ([score, score], frozenset()))
+    found = me.search(["a"], 1, drawing(3), 1, {1: search.HonestServer(two.segment)})
+    assert pairs(found) == [(score, "y")]
+    assert found.n_records == 2
 
 
 def test_too_few_records_are_marked_not_exact() -> None:
@@ -447,14 +463,24 @@ def test_two_liars_of_three_end_the_search_and_are_named() -> None:
     assert caught.value.servers == {1, 3}
 
 
-def test_two_colluding_liars_of_five_are_named_though_their_sum_looks_small() -> None:
+def test_two_colluding_liars_of_five_are_named() -> None:
     weights = field.lagrange([1, 2, 3], 0)
-    # Errors that cancel in the sums of rows 0 and 1 but for one unit.
+    # Errors that cancel in the combination but for one unit.
     second = (1 - weights[0]) * pow(weights[1], -1, P) % P
     servers = {1: Liar(0, 0, 1), 2: Liar(0, 0, second), 3: honest(), 4: honest(), 5: honest()}
     found = member().search(QUERIES[0], 5, drawing(10), 2, servers)
     assert found.liars == {1, 2}
     assert pairs(found) == plain_hits(TFIDF, QUERIES[0], 5)
+
+
+def test_errors_that_cancel_change_nothing_and_are_named_once_others_answer() -> None:
+    weights = field.lagrange([1, 2, 3], 0)
+    second = -weights[0] * pow(weights[1], -1, P) % P
+    servers = {1: Liar(0, 0, 1), 2: Liar(0, 0, second), 3: honest(), 4: honest(), 5: honest()}
+    for n_asked, liars in ((3, set()), (5, {1, 2})):
+        found = member().search(QUERIES[0], 5, drawing(12), 2, servers, n_asked=n_asked)
+        assert found.liars == liars
+        assert pairs(found) == plain_hits(TFIDF, QUERIES[0], 5)
 
 
 # Shares
@@ -554,6 +580,41 @@ def test_bad_slots_are_refused_and_their_sender_named(name: str) -> None:
     found = member().search(QUERIES[0], 5, drawing(11), 1, {1: bad, 2: honest()})
     assert found.liars == {1}
     assert pairs(found) == plain_hits(TFIDF, QUERIES[0], 5)
+
+
+def framed(size: int, first_spill: int, rest: bytes, j: int = 0) -> list[int]:
+    """Seal a frame of one part for row 0."""
+    layout = built().segment.layout
+    nonce = codec.u64(0) + codec.u32(j)
+    plain = (codec.u32(size) + codec.u32(first_spill) + rest).ljust(15 * layout.units - 16, b"\x00")
+    associated = b"mksearch/1/record\x00" + COLLECTION + SALT + nonce
+    sealed = AESGCM(member().keys.record).encrypt(nonce, plain, associated)
+    elements = records.elements_of(sealed)
+    return elements + records.tags_of(member().keys.tag, 0, elements)
+
+
+RECORD = bytes.fromhex("01000001016100 00")
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        framed(8, 0, RECORD + b"\x01"),
+        framed(8, 28, RECORD),
+        framed(7, 0, RECORD[:7]),
+        framed(5000, 0, b""),
+        framed(5000, 27, b""),
+        framed(5000, 29, b""),
+        framed(2**32 - 1, 28, b""),
+    ],
+    ids=["padding", "needless spill", "record", "no spill", "low", "high", "huge"],
+)
+def test_frames_of_another_form_are_refused(slot: list[int]) -> None:
+    layout, me = built().segment.layout, member()
+    assert (layout.n_rows, layout.n_slots) == (28, 30)
+    assert records.open_record(layout, me.keys, 0, lambda _: [framed(8, 0, RECORD)]).members
+    with refused_at("8.10.4"):
+        records.open_record(layout, me.keys, 0, lambda numbers: [slot] * len(numbers))
 
 
 @pytest.mark.parametrize(
@@ -741,7 +802,7 @@ def test_streams_of_other_kind_key_collection_or_order_are_refused() -> None:
     "plain", [bytes(7), codec.u64(1) + b"xy", codec.u64(9), codec.u64(0) + bytes(2)]
 )
 def test_wrong_padding_is_refused(plain: bytes) -> None:
-    aead = stream.AESGCM(keys.stream_key(MASTER, "blob", SALT))
+    aead = AESGCM(keys.stream_key(MASTER, "blob", SALT))
     associated = b"mksearch/1/stream\x00blob\x00" + COLLECTION
     raw = b"MKSTREAM" + codec.u32(1) + SALT + aead.encrypt(bytes(11) + b"\x01", plain, associated)
     with refused_at("6"):

@@ -1,0 +1,72 @@
+"""Keys of the owner and of a member, in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mksearch.crypto.bundle import KeyBundle, catalogue_key
+from mksearch.crypto.randomness import RandomSource
+from mksearch.crypto.secret import SecretKey
+from mksearch.crypto.signature import SigningKey
+from mksearch.params import COLLECTION_BYTES, KEY_BYTES
+
+__all__ = ["NO_POLICY", "MemberKeys", "OwnerKeys"]
+
+#: Policy bytes of the group that has no policy.
+NO_POLICY = b""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemberKeys:
+    """What it takes to search and read one policy group, and to know its owner.
+
+    Attributes:
+        collection: 16 bytes.
+        owner_key: Ed25519 public key of the owner, 32 bytes.
+        policy: policy bytes of the group.
+        epoch: generation of the keys.
+        bundle: the group's key bundle; secret.
+    """
+
+    collection: bytes
+    owner_key: bytes
+    policy: bytes
+    epoch: int
+    bundle: KeyBundle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnerKeys:
+    """What an owner holds of one collection.
+
+    Attributes:
+        collection: 16 random bytes that name it.
+        master: master secret.
+        signing: key that signs manifests.
+    """
+
+    collection: bytes
+    master: SecretKey
+    signing: SigningKey
+
+    @classmethod
+    def generate(cls, random: RandomSource) -> OwnerKeys:
+        """Draw the keys of a new collection."""
+        return cls(
+            random.bytes(COLLECTION_BYTES),
+            SecretKey(random.bytes(KEY_BYTES)),
+            SigningKey(SecretKey(random.bytes(KEY_BYTES))),
+        )
+
+    def bundle(self, policy: bytes, epoch: int) -> KeyBundle:
+        """Derive the bundle of a policy group."""
+        return KeyBundle.from_master(self.master, self.collection, epoch, policy)
+
+    def member(self, policy: bytes = NO_POLICY, epoch: int = 1) -> MemberKeys:
+        """Return what a member of the group holds."""
+        bundle = self.bundle(policy, epoch)
+        return MemberKeys(self.collection, self.signing.public, policy, epoch, bundle)
+
+    def catalogue_key(self) -> SecretKey:
+        """Derive the key of the owner's catalogue."""
+        return catalogue_key(self.master, self.collection)

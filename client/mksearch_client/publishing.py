@@ -1,0 +1,380 @@
+"""Publish documents: read, count, encrypt into a folder, hand to every server.
+
+A publication is complete before its first byte leaves the machine.  What was interrupted on the
+way is sent again from the stored bytes; nothing is ever built twice under one salt.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from mksearch.crypto.kdf import sha256
+from mksearch.crypto.randomness import RandomSource
+from mksearch.crypto.secret import SecretKey
+from mksearch.errors import InputError, StorageError
+from mksearch.index.blob_list import BlobList
+from mksearch.index.builder import SegmentBuilder
+from mksearch.index.catalogue import CatalogueEntry, Lookup, LookupEntry, encode_catalogue
+from mksearch.index.dictionary import Dictionary
+from mksearch.index.document import StoredDocument
+from mksearch.index.manifest import (
+    FIRST_PREVIOUS,
+    Group,
+    Manifest,
+    ObjectRef,
+    SegmentRef,
+    SignedManifest,
+)
+from mksearch.index.record import Member
+from mksearch.index.stream import seal_stream
+from mksearch.params import KEY_BYTES, MANIFEST_LIFE_S, SNIPPET_CHARS, TITLE_CHARS, Quorum
+from mksearch.text.analyzers import Analyzer
+from mksearch.text.vocabulary import Counts, count_corpus
+from mksearch.text.weights import Scoring
+from mksearch_client.keys import NO_POLICY, OwnerKeys
+from mksearch_client.reading import Document
+
+__all__ = ["Progress", "Publication", "Publisher", "UploadTarget", "summarise", "upload"]
+
+_CHUNK_BYTES = 1 << 20
+_MANIFEST = "manifest"
+#: Called with what is being done and its share, 0..1.
+Progress = Callable[[str, float], None]
+
+
+class UploadTarget(Protocol):
+    """What publishing asks of a server."""
+
+    def propose(self, data: bytes) -> bytes:
+        """Announce a signed manifest; return its hash."""
+        ...
+
+    def missing(self, manifest_hash: bytes) -> list[bytes]:
+        """Return names of listed objects that the server does not hold."""
+        ...
+
+    def put(self, manifest_hash: bytes, name: bytes, chunks: Iterable[bytes]) -> None:
+        """Send one object."""
+        ...
+
+    def activate(self, manifest_hash: bytes) -> int:
+        """Serve the version."""
+        ...
+
+
+def summarise(document: Document) -> Member:
+    """Return what a result shows of ``document``: id, title and the start of its text."""
+    snippet = " ".join(document.text[: 4 * SNIPPET_CHARS].split())
+    if len(snippet) > SNIPPET_CHARS:
+        snippet = snippet[: SNIPPET_CHARS - 1].rsplit(" ", 1)[0] + "…"
+    title = " ".join(document.title[: 4 * TITLE_CHARS].split())[:TITLE_CHARS]
+    return Member(document.id, title, snippet)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A version, encrypted and complete, in a folder.
+
+    Attributes:
+        folder: holds ``manifest`` and ``objects/``.
+        signed: the signed manifest.
+    """
+
+    folder: Path
+    signed: SignedManifest
+
+    @classmethod
+    def load(cls, folder: Path, owner_key: bytes) -> Publication:
+        """Open a publication that was prepared before.
+
+        Raises:
+            InputError: the folder holds none.
+            VerificationError: the manifest in it is damaged.
+        """
+        try:
+            data = (folder / _MANIFEST).read_bytes()
+        except OSError:
+            raise InputError(
+                f"{folder} holds no complete publication", cure="publish the documents again"
+            ) from None
+        return cls(folder, SignedManifest.decode(data, owner_key))
+
+    def chunks(self, name: bytes) -> Iterator[bytes]:
+        """Yield the bytes of one object.
+
+        Raises:
+            StorageError: it is not in the folder.
+        """
+        path = _object_path(self.folder, name)
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    yield chunk
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _object_path(folder: Path, name: bytes) -> Path:
+    return folder / "objects" / name.hex()
+
+
+def upload(publication: Publication, target: UploadTarget, progress: Progress | None = None) -> int:
+    """Bring one server to the version of ``publication``; return the objects sent.
+
+    May be interrupted anywhere and called again: only what is missing is sent.
+
+    Raises:
+        MksearchError: the server refuses.
+    """
+    name = publication.signed.manifest.name
+    manifest_hash = target.propose(publication.signed.encode())
+    n_sent = 0
+    # The first pass brings the blob lists, and with them the names of the blobs.
+    for _ in range(2):
+        missing = target.missing(manifest_hash)
+        for number, wanted in enumerate(missing):
+            target.put(manifest_hash, wanted, publication.chunks(wanted))
+            n_sent += 1
+            if progress is not None:
+                progress(f"sending {name}", number / len(missing))
+    target.activate(manifest_hash)
+    return n_sent
+
+
+class Publisher:
+    """Prepares versions of one collection of an owner."""
+
+    def __init__(
+        self,
+        keys: OwnerKeys,
+        *,
+        name: str,
+        quorum: Quorum,
+        random: RandomSource,
+        analyzer: Analyzer,
+        scoring: Scoring,
+        epoch: int = 1,
+    ) -> None:
+        """Prepare publications signed with ``keys``.
+
+        Args:
+            keys: the owner's keys.
+            name: what the owner calls the collection.
+            quorum: number of servers and collusion bound.
+            random: source of salts and blob keys.
+            analyzer: cuts documents and, later, queries.
+            scoring: TF-IDF or BM25.
+            epoch: generation of the keys.
+        """
+        self._keys = keys
+        self._name = name
+        self._quorum = quorum
+        self._random = random
+        self._analyzer = analyzer
+        self._scoring = scoring
+        self._epoch = epoch
+        self._bundle = keys.bundle(NO_POLICY, epoch)
+
+    def prepare(
+        self,
+        documents: Iterable[Document],
+        folder: Path,
+        *,
+        now_s: int,
+        previous: SignedManifest | None = None,
+        progress: Progress | None = None,
+    ) -> Publication:
+        """Encrypt ``documents`` into ``folder`` as the version after ``previous``.
+
+        Args:
+            documents: read once, one at a time; ids all different.
+            folder: made, or emptied of what an interrupted preparation left.
+            now_s: Unix seconds.
+            previous: the manifest before, None for version 1.
+            progress: told what is being done.
+
+        Raises:
+            InputError: no document.
+            StorageError: the folder cannot be written.
+        """
+        report = progress or (lambda _what, _share: None)
+        if (folder / _MANIFEST).exists():
+            raise InputError(
+                f"{folder} holds a complete publication",
+                cure="send that one first, or choose another folder",
+            )
+        try:
+            shutil.rmtree(folder / "objects", ignore_errors=True)
+            (folder / "objects").mkdir(parents=True)
+            return self._prepare(documents, folder, now_s, previous, report)
+        except OSError as error:
+            shutil.rmtree(folder / "objects", ignore_errors=True)
+            raise StorageError(
+                f"{folder} cannot be written: {error.strerror}", cure="make room or choose another"
+            ) from None
+
+    def _prepare(
+        self,
+        documents: Iterable[Document],
+        folder: Path,
+        now_s: int,
+        previous: SignedManifest | None,
+        report: Progress,
+    ) -> Publication:
+        report("reading", 0.0)
+        stored = _StoredDocuments(self._keys.collection, folder, self._random)
+        counts = count_corpus(self._analyzer, stored.keep(documents))
+        if not stored.members:
+            raise InputError(
+                "there is no document to publish",
+                cure="name a folder or file with text, Markdown or JSON lines",
+            )
+        report("encrypting", 0.0)
+        builder = SegmentBuilder(
+            counts,
+            stored.members,
+            self._scoring,
+            self._bundle,
+            collection=self._keys.collection,
+            epoch=self._epoch,
+            random=self._random,
+        )
+        segment = self._write_segment(builder, folder, report)
+        group = self._group(counts, builder, segment, stored, folder)
+        catalogue = encode_catalogue(stored.catalogue(builder))
+        manifest = Manifest(
+            collection=self._keys.collection,
+            name=self._name,
+            version=previous.manifest.version + 1 if previous else 1,
+            previous=previous.hash if previous else FIRST_PREVIOUS,
+            created_at=now_s,
+            expires_at=now_s + MANIFEST_LIFE_S,
+            quorum=self._quorum,
+            owner_key=self._keys.signing.public,
+            groups=(group,),
+            catalogue=self._write_sealed(
+                folder, self._keys.catalogue_key(), "catalogue", catalogue
+            ),
+        )
+        signed = SignedManifest.sign(manifest, self._keys.signing)
+        # Last, and at once: a folder with a manifest is a complete publication.
+        partial = folder / ".manifest"
+        partial.write_bytes(signed.encode())
+        os.replace(partial, folder / _MANIFEST)
+        report("encrypting", 1.0)
+        return Publication(folder, signed)
+
+    def _write_segment(
+        self, builder: SegmentBuilder, folder: Path, report: Progress
+    ) -> SegmentRef:
+        partial = folder / "objects" / ".segment"
+        data = np.memmap(partial, np.uint8, "w+", shape=(builder.layout.n_bytes,))
+        header = builder.write(data, lambda _what, share: report("encrypting", share))
+        data.flush()
+        del data
+        os.replace(partial, _object_path(folder, header.id))
+        return SegmentRef(header.id, builder.layout.n_bytes, builder.salt)
+
+    def _group(
+        self,
+        counts: Counts,
+        builder: SegmentBuilder,
+        segment: SegmentRef,
+        stored: _StoredDocuments,
+        folder: Path,
+    ) -> Group:
+        scoring: dict[str, str | float] = {
+            "kind": self._scoring.kind,
+            "k1": self._scoring.k1,
+            "b": self._scoring.b,
+        }
+        vocabulary = counts.vocabulary
+        dictionary = Dictionary(
+            self._analyzer.name,
+            tuple(sorted(self._analyzer.stop_words)),
+            scoring,
+            vocabulary.n_docs,
+            vocabulary.total_length,
+            vocabulary.terms,
+            vocabulary.dfs,
+            builder.n_dedicated,
+            (builder.facts,),
+        )
+        lookup = Lookup.encode(self._bundle, stored.lookup(builder))
+        blobs = BlobList.of(stored.blobs).encode()
+        return Group(
+            NO_POLICY,
+            self._epoch,
+            self._analyzer.name,
+            scoring,
+            vocabulary.n_docs,
+            (segment,),
+            self._write_section(folder, "dictionary", dictionary.encode()),
+            self._write_section(folder, "lookup", lookup),
+            _write_object(folder, blobs),
+        )
+
+    def _write_section(self, folder: Path, name: str, content: bytes) -> ObjectRef:
+        return self._write_sealed(folder, self._bundle.section_key(name), name, content)
+
+    def _write_sealed(self, folder: Path, key: SecretKey, kind: str, content: bytes) -> ObjectRef:
+        sealed = seal_stream(key, kind, self._keys.collection, content, self._random)
+        return _write_object(folder, sealed)
+
+
+def _write_object(folder: Path, data: bytes) -> ObjectRef:
+    reference = ObjectRef.of(data)
+    _object_path(folder, reference.id).write_bytes(data)
+    return reference
+
+
+class _StoredDocuments:
+    """Seals every document as it is read, and remembers what lookup and catalogue need."""
+
+    def __init__(self, collection: bytes, folder: Path, random: RandomSource) -> None:
+        self._collection = collection
+        self._folder = folder
+        self._random = random
+        self._keys: list[SecretKey] = []
+        self._hashes: list[bytes] = []
+        self.members: list[Member] = []
+        self.blobs: list[tuple[bytes, int]] = []
+
+    def keep(self, documents: Iterable[Document]) -> Iterator[str]:
+        """Seal each document and yield its searchable text."""
+        for document in documents:
+            content = StoredDocument(document.id, document.title, document.text).encode()
+            key = SecretKey(self._random.bytes(KEY_BYTES))
+            sealed = seal_stream(key, "blob", self._collection, content, self._random)
+            reference = _write_object(self._folder, sealed)
+            self._keys.append(key)
+            self._hashes.append(sha256(content))
+            self.blobs.append((reference.id, reference.size))
+            self.members.append(summarise(document))
+            yield document.searchable
+
+    def lookup(self, builder: SegmentBuilder) -> Iterator[tuple[str, LookupEntry]]:
+        """Yield the lookup entry of every document."""
+        rows = builder.row_of_document().tolist()
+        for number, member in enumerate(self.members):
+            entry = LookupEntry(rows[number], self.blobs[number][0], self._keys[number])
+            yield member.id, entry
+
+    def catalogue(self, builder: SegmentBuilder) -> Iterator[CatalogueEntry]:
+        """Yield the catalogue entry of every document."""
+        rows = builder.row_of_document().tolist()
+        for number, member in enumerate(self.members):
+            yield CatalogueEntry(
+                member.id,
+                self._hashes[number],
+                rows[number],
+                builder.salt,
+                self.blobs[number][0],
+            )

@@ -1,0 +1,541 @@
+"""Search: ask t + 1 servers, prove their answers, read the records that prove the ranking.
+
+Data flow: query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on failure ->
+proved sums -> bounds -> records by falling bound from any server -> hits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.crypto.randomness import RandomSource
+from mksearch.errors import (
+    AnswerRefused,
+    FormatError,
+    InputError,
+    ManifestRefused,
+    MksearchError,
+    NotEnoughAnswers,
+    VerificationError,
+)
+from mksearch.index.catalogue import Lookup
+from mksearch.index.document import StoredDocument
+from mksearch.index.manifest import Group, ObjectRef, SignedManifest
+from mksearch.index.record import Record
+from mksearch.index.segment import HEADER_BYTES
+from mksearch.index.stream import open_stream
+from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.params import MANIFEST_WARNING_S, MAX_RECORDS, Quorum
+from mksearch.query.answer import Attempt
+from mksearch.query.group import GroupView, SegmentView, open_dictionary
+from mksearch.query.ranking import Hit, Ranking, Source, row_bounds
+from mksearch.query.records import open_document, read_records, require_object
+from mksearch.query.trapdoor import Question, make_trapdoor, parse_question
+from mksearch.text.weights import SCORE_ONE
+from mksearch_client.keys import MemberKeys
+from mksearch_client.result import SearchHit, SearchResult, ServerReport
+
+__all__ = ["Connection", "Searcher"]
+
+_READ_BYTES = 1 << 20
+
+
+class Connection(Protocol):
+    """What searching asks of a server."""
+
+    def manifest(self) -> bytes:
+        """Return the active signed manifest."""
+        ...
+
+    def score(self, request: ScoreRequest) -> ScoreAnswer:
+        """Score a query share."""
+        ...
+
+    def records(self, request: RecordRequest) -> RecordAnswer:
+        """Return record slots."""
+        ...
+
+    def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
+        """Return a piece of a stored object."""
+        ...
+
+
+class _Servers:
+    """The servers of one search and what each of them did."""
+
+    def __init__(self, connections: Mapping[int, Connection], addresses: Mapping[int, str]) -> None:
+        self.connections = dict(sorted(connections.items()))
+        self.reports = {
+            server: ServerReport(server, addresses.get(server, "")) for server in self.connections
+        }
+
+    def usable(self) -> list[int]:
+        """Ids of the servers that did nothing wrong so far, those that answered first."""
+        good = [s for s, report in self.reports.items() if report.status in ("ok", "unused")]
+        return sorted(good, key=lambda s: (self.reports[s].status != "ok", s))
+
+    def mark(self, server: int, status: str, reason: str = "") -> None:
+        """Remember what ``server`` did; a lie is never forgotten."""
+        report = self.reports[server]
+        if report.status != "lied":
+            report.status, report.reason = status, reason
+
+    def mark_error(self, server: int, error: Exception) -> None:
+        """Remember the error that asking ``server`` ended with."""
+        if isinstance(error, ManifestRefused):
+            self.mark(server, "stale", str(error))
+        elif isinstance(error, VerificationError):
+            self.mark(server, "lied", str(error))
+        elif isinstance(error, MksearchError):
+            self.mark(server, "refused", str(error))
+        else:
+            self.mark(server, "unreachable", str(error))
+
+    def liars(self) -> list[int]:
+        """Ids of the servers that were proved wrong."""
+        return [s for s, report in self.reports.items() if report.status == "lied"]
+
+
+class Searcher:
+    """Asks one collection as a member of one policy group.
+
+    Open it once and ask many questions: dictionary, headers and check vectors are kept.
+    """
+
+    def __init__(
+        self,
+        connections: Mapping[int, Connection],
+        keys: MemberKeys,
+        random: RandomSource,
+        *,
+        addresses: Mapping[int, str] | None = None,
+        seen: SignedManifest | None = None,
+        clock: Callable[[], float] = time.time,
+        accept_expired: bool = False,
+    ) -> None:
+        """Prepare to ask; nothing is sent before the first question.
+
+        Args:
+            connections: servers by id.
+            keys: the member's keys.
+            random: source of the polynomials.
+            addresses: where each server is, for reports.
+            seen: highest version that this profile has seen.
+            clock: Unix seconds.
+            accept_expired: use an expired manifest all the same.
+        """
+        self._connections = connections
+        self._addresses = addresses or {}
+        self._keys = keys
+        self._random = random
+        self._clock = clock
+        self._accept_expired = accept_expired
+        self._seen = seen
+        self._view: GroupView | None = None
+        self._lookup: Lookup | None = None
+
+    @property
+    def seen(self) -> SignedManifest | None:
+        """Highest version seen so far."""
+        return self._seen
+
+    # --- opening the collection ------------------------------------------------------------------
+
+    def refresh(self) -> GroupView:
+        """Ask at least t + 1 servers for the manifest and open the newest version.
+
+        Raises:
+            NotEnoughAnswers: fewer than t + 1 valid manifests.
+            ManifestExpired: the newest one has expired.
+            VerificationError: nothing of it opens.
+        """
+        return self._open(_Servers(self._connections, self._addresses))
+
+    def _open(self, servers: _Servers) -> GroupView:
+        signed = self._newest_manifest(servers)
+        if not self._accept_expired:
+            signed.require_current(int(self._clock()))
+        if self._view is None or self._seen is None or self._seen.hash != signed.hash:
+            group = self._own_group(signed)
+            collection = self._keys.collection
+            sealed = self._fetch_object(servers, group.dictionary, "the dictionary")
+            dictionary = open_dictionary(self._keys.bundle, collection, sealed)
+            headers = [self._fetch_header(servers, ref.id) for ref in group.segments]
+            self._view = GroupView(group, self._keys.bundle, collection, dictionary, headers)
+            self._lookup = None
+        self._seen = signed
+        return self._view
+
+    def _newest_manifest(self, servers: _Servers) -> SignedManifest:
+        newest = self._seen
+        n_valid = 0
+        need = 2
+        versions: dict[int, int] = {}
+        for server, connection in servers.connections.items():
+            try:
+                signed = SignedManifest.decode(
+                    connection.manifest(), self._keys.owner_key, self._keys.collection
+                )
+                if newest is not None and signed.manifest.version >= newest.manifest.version:
+                    signed.require_not_older(newest)
+            except (MksearchError, OSError) as error:
+                servers.mark_error(server, error)
+                continue
+            n_valid += 1
+            versions[server] = signed.manifest.version
+            need = signed.manifest.quorum.threshold
+            if newest is None or signed.manifest.version > newest.manifest.version:
+                newest = signed
+            if n_valid >= need and len(versions) >= need:
+                break
+        if newest is None or n_valid < need:
+            raise NotEnoughAnswers(
+                f"{n_valid} servers gave a valid manifest (need {need}): {_why(servers)}",
+                have=n_valid,
+                need=need,
+                cure="start more servers, or check the addresses and the pinned owner key",
+            )
+        for server, version in versions.items():
+            if version < newest.manifest.version:
+                servers.mark(
+                    server,
+                    "stale",
+                    f"serves version {version}, the newest seen is {newest.manifest.version}",
+                )
+        return newest
+
+    def _own_group(self, signed: SignedManifest) -> Group:
+        for group in signed.manifest.groups:
+            if group.policy == self._keys.policy and group.epoch == self._keys.epoch:
+                return group
+        raise ManifestRefused(
+            f"version {signed.manifest.version} has no group of this member's keys",
+            cure="enrol again for the current epoch",
+        )
+
+    def _fetch_object(self, servers: _Servers, ref: ObjectRef, what: str) -> bytes:
+        def fetch(server: int) -> bytes:
+            connection = servers.connections[server]
+            pieces: list[bytes] = []
+            n_read = 0
+            while n_read < ref.size:
+                n_wanted = min(_READ_BYTES, ref.size - n_read)
+                piece = connection.read_object(ref.id, n_read, n_wanted)
+                if not 0 < len(piece) <= n_wanted:
+                    break
+                pieces.append(piece)
+                n_read += len(piece)
+            return require_object(ref.id, ref.size, b"".join(pieces), what)
+
+        return _first_good(servers, fetch, what)
+
+    def _fetch_header(self, servers: _Servers, segment: bytes) -> bytes:
+        def fetch(server: int) -> bytes:
+            data = servers.connections[server].read_object(segment, 0, HEADER_BYTES)
+            return require_object(segment, HEADER_BYTES, data, "a segment header")
+
+        return _first_good(servers, fetch, "a segment header")
+
+    # --- searching -------------------------------------------------------------------------------
+
+    def search(
+        self, query: str, k: int = 10, *, offset: int = 0, max_records: int = MAX_RECORDS
+    ) -> SearchResult:
+        """Return the ``k`` best documents for ``query``, proved.
+
+        Args:
+            query: what the user typed; never sent.
+            k: hits wanted, 1..10000; fewer come when fewer documents match.
+            offset: hits left out before them.
+            max_records: records that may be read.
+
+        Raises:
+            QueryError: k, offset or the length of the query is out of range.
+            AnswerRefused: servers lied and too few honest ones remain; they are named.
+            NotEnoughAnswers: fewer than t + 1 servers answered.
+            VerificationError: manifest, dictionary or records are not right.
+        """
+        started = time.perf_counter()
+        Ranking([], k, offset=offset, max_records=max_records)
+        servers = _Servers(self._connections, self._addresses)
+        run = _Search(servers, self._random)
+        view = run.timed("manifest", lambda: self._open(servers))
+        if self._seen is None:
+            raise VerificationError("no manifest was proved")
+        quorum = self._seen.manifest.quorum
+        version = self._seen.manifest.version
+        question = run.timed("trapdoor", lambda: parse_question(view, query))
+        sources = [
+            Source(view, segment, question, run.bounds(view, segment, question, quorum, version))
+            for segment in view.segments
+        ]
+        ranking = Ranking(sources, k, offset=offset, max_records=max_records)
+        run.timed("records", lambda: run.read(ranking, sources, version))
+        total_ms = 1000 * (time.perf_counter() - started)
+        warnings = _question_warnings(view, question) + self._warnings(ranking)
+        return SearchResult(
+            query=query,
+            k=k,
+            n_docs=view.dictionary.n_docs,
+            version=version,
+            verified=True,
+            exact=ranking.exact,
+            privacy="balanced",
+            hits=tuple(
+                _show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)
+            ),
+            servers=tuple(servers.reports.values()),
+            learned=_learned(quorum, run.n_vectors, ranking.n_records),
+            warnings=tuple(warnings),
+            groups=1,
+            records_fetched=ranking.n_records,
+            rounds=run.n_rounds,
+            bytes_sent=run.bytes_sent,
+            bytes_received=run.bytes_received,
+            timings_ms={"total": total_ms, **run.timings_ms},
+        )
+
+    def _warnings(self, ranking: Ranking) -> list[str]:
+        warnings = []
+        if not ranking.exact:
+            warnings.append(
+                f"not exact: {ranking.n_records} records were read and more may score higher; "
+                "raise --max-records"
+            )
+        if self._seen is not None:
+            left_s = self._seen.manifest.expires_at - int(self._clock())
+            if left_s < 0:
+                warnings.append(f"the manifest expired {-left_s} s ago and was accepted")
+            elif left_s < MANIFEST_WARNING_S:
+                warnings.append(f"the manifest expires in {left_s // 86400} days")
+        return warnings
+
+    def open(self, external_id: str) -> StoredDocument:
+        """Fetch and open the whole document ``external_id``.
+
+        Raises:
+            InputError: there is no such document.
+            VerificationError: no server sent the right bytes.
+        """
+        servers = _Servers(self._connections, self._addresses)
+        view = self._open(servers)
+        collection = self._keys.collection
+        if self._lookup is None:
+            sealed = self._fetch_object(servers, view.group.lookup, "the lookup")
+            key = self._keys.bundle.section_key("lookup")
+            content = open_stream(key, "lookup", collection, sealed)
+            self._lookup = Lookup.decode(self._keys.bundle, content)
+        entry = self._lookup.find(external_id)
+        if entry is None:
+            raise InputError(
+                f"there is no document {external_id!r}", cure="use an id that a search showed"
+            )
+        blob = entry.blob
+
+        def fetch(server: int) -> StoredDocument:
+            pieces: list[bytes] = []
+            n_read = 0
+            connection = servers.connections[server]
+            while piece := connection.read_object(blob, n_read, _READ_BYTES):
+                pieces.append(piece)
+                n_read += len(piece)
+            return open_document(entry.key, collection, blob, b"".join(pieces))
+
+        return _first_good(servers, fetch, f"document {external_id!r}")
+
+
+class _Search:
+    """The rounds of one search."""
+
+    def __init__(self, servers: _Servers, random: RandomSource) -> None:
+        self._servers = servers
+        self._random = random
+        self.n_rounds = 0
+        self.n_vectors = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.timings_ms: dict[str, float] = {}
+
+    def timed[T](self, part: str, work: Callable[[], T]) -> T:
+        """Do ``work`` and add its time to ``part``."""
+        started = time.perf_counter()
+        try:
+            return work()
+        finally:
+            spent_ms = 1000 * (time.perf_counter() - started)
+            self.timings_ms[part] = self.timings_ms.get(part, 0.0) + spent_ms
+
+    def bounds(
+        self,
+        view: GroupView,
+        segment: SegmentView,
+        question: Question,
+        quorum: Quorum,
+        version: int,
+    ) -> NDArray[np.int64]:
+        """Return proved bounds of every row of a segment."""
+        trapdoor = self.timed("trapdoor", lambda: make_trapdoor(view, question))
+        attempt = Attempt(segment, trapdoor, quorum, self._random, version=version)
+        self.n_vectors += len(trapdoor.vectors)
+        self.n_rounds += 1
+        waiting = self._servers.usable()
+        while True:
+            while attempt.n_honest < quorum.threshold and waiting:
+                self._ask(attempt, waiting.pop(0))
+            try:
+                sums = self.timed("check", attempt.combine)
+            except NotEnoughAnswers as error:
+                self._mark_liars(attempt)
+                if waiting:
+                    continue
+                raise self._refusal(error.need, attempt.n_honest) from None
+            self._mark_liars(attempt)
+            return row_bounds(segment, sums, trapdoor.units)
+
+    def _ask(self, attempt: Attempt, server: int) -> None:
+        request = self.timed("shares", lambda: attempt.request(server))
+        try:
+            answer = self.timed(
+                "servers", lambda: self._servers.connections[server].score(request)
+            )
+            attempt.add(server, answer)
+        except (MksearchError, OSError) as error:
+            self._servers.mark_error(server, error)
+            return
+        self._servers.mark(server, "ok")
+        self.bytes_sent += request.shares.nbytes
+        self.bytes_received += answer.sums.nbytes
+
+    def _mark_liars(self, attempt: Attempt) -> None:
+        for server in attempt.liars:
+            self._servers.mark(server, "lied", "its answer fails the check rows")
+
+    def _refusal(self, need: int, have: int) -> MksearchError:
+        liars = self._servers.liars()
+        why = _why(self._servers)
+        if liars:
+            names = ", ".join(map(str, liars))
+            return AnswerRefused(
+                f"server{'s' if len(liars) > 1 else ''} {names} answered wrongly and only "
+                f"{have} good answers remain (need {need})",
+                liars=liars,
+                have=have,
+                need=need,
+                cure="no result is shown; tell the operators, or wait until more servers answer",
+            )
+        return NotEnoughAnswers(
+            f"{have} servers answered (need {need}): {why}",
+            have=have,
+            need=need,
+            cure="start more servers or try again",
+        )
+
+    def read(self, ranking: Ranking, sources: Sequence[Source], version: int) -> None:
+        """Feed ``ranking`` until its hits are proved."""
+        while wanted := ranking.wanted():
+            by_source: dict[int, list[int]] = {}
+            for source, row in wanted:
+                by_source.setdefault(source, []).append(row)
+            for number, rows in by_source.items():
+                records = self._read_rows(sources[number].segment, rows, version)
+                for row in rows:
+                    ranking.add(number, row, records[row])
+
+    def _read_rows(
+        self, segment: SegmentView, rows: Sequence[int], version: int
+    ) -> Mapping[int, Record]:
+        def fetch(server: int) -> Mapping[int, Record]:
+            reading = read_records(segment.slots, rows)
+            return self._drive(reading, server, segment, version)
+
+        return _first_good(self._servers, fetch, "records")
+
+    def _drive(
+        self,
+        reading: Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]],
+        server: int,
+        segment: SegmentView,
+        version: int,
+    ) -> Mapping[int, Record]:
+        slots = next(reading)
+        while True:
+            self.n_rounds += 1
+            parts = []
+            for start in range(0, len(slots), MAX_RECORDS):
+                request = RecordRequest(version, segment.id, slots[start : start + MAX_RECORDS])
+                elements = self._servers.connections[server].records(request).elements
+                self.bytes_sent += request.slots.nbytes
+                self.bytes_received += elements.nbytes
+                parts.append(elements)
+            try:
+                slots = reading.send(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            except StopIteration as done:
+                records: Mapping[int, Record] = done.value
+                return records
+
+
+def _first_good[T](servers: _Servers, fetch: Callable[[int], T], what: str) -> T:
+    """Return what the first server sends that proves right; remember what the others did."""
+    for server in servers.usable():
+        try:
+            found = fetch(server)
+        except (MksearchError, OSError, ValueError) as error:
+            if isinstance(error, ValueError):
+                error = FormatError(f"server {server} sent arrays of the wrong shape")
+            servers.mark_error(server, error)
+            continue
+        servers.mark(server, "ok")
+        return found
+    liars = servers.liars()
+    raise AnswerRefused(
+        f"no server sent {what} that proves right: {_why(servers)}",
+        liars=liars,
+        have=0,
+        need=1,
+        cure="no result is shown; try again later or tell the operators",
+    )
+
+
+def _why(servers: _Servers) -> str:
+    reasons = [
+        f"server {report.id} {report.status}" + (f" ({report.reason})" if report.reason else "")
+        for report in servers.reports.values()
+        if report.status not in ("ok", "unused")
+    ]
+    return "; ".join(reasons) or "no server failed"
+
+
+def _show(hit: Hit, rank: int) -> SearchHit:
+    member = hit.member
+    return SearchHit(rank, hit.score / SCORE_ONE, member.id, member.title, member.snippet)
+
+
+def _question_warnings(view: GroupView, question: Question) -> list[str]:
+    """Say in words why a question, or a part of it, can match nothing."""
+    warnings = []
+    words = question.words
+    if words.stop_words:
+        listed = ", ".join(dict.fromkeys(words.stop_words))
+        warnings.append(f"too common to be searched ({view.analyzer.name}): {listed}")
+    if question.unknown:
+        warnings.append(f"in no document: {', '.join(question.unknown)}")
+    if not words.n_words:
+        warnings.append("the query holds no letter or digit to search for")
+    return warnings
+
+
+def _learned(quorum: Quorum, n_vectors: int, n_records: int) -> tuple[str, ...]:
+    t = quorum.collusion_bound
+    return (
+        f"Up to {t} colluding server{'s' if t > 1 else ''}: that a query came and when, "
+        f"{n_vectors} vector{'s' if n_vectors > 1 else ''} long; no word, weight or score of it.",
+        f"The servers asked for records: which {n_records} (permuted) record numbers were read, "
+        "so they recognise a query that reads the same records again.",
+        f"{t + 1} or more colluding servers: also column numbers and weights of the query; never a "
+        "cell, a document or a title.",
+    )

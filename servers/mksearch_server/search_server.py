@@ -1,0 +1,237 @@
+"""What a server does, without the network: store, activate, score, hand out records and objects.
+
+It holds no key but the owner's public one.  Only what a manifest signed with that key lists is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from mksearch.crypto.kdf import sha256
+from mksearch.errors import FormatError, ParameterError, StorageError
+from mksearch.index.blob_list import BlobList
+from mksearch.index.manifest import SignedManifest
+from mksearch.index.segment import SegmentReader
+from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
+from mksearch.scoring.engine import Engine
+from mksearch_server.store import ObjectStore
+
+__all__ = ["SearchServer"]
+
+_ACTIVE = "manifest"
+_READ_BYTES = 1 << 24
+
+
+class _Proposal:
+    """A signed version on its way in, and everything that it consists of."""
+
+    def __init__(self, signed: SignedManifest, store: ObjectStore) -> None:
+        self.signed = signed
+        manifest = signed.manifest
+        self._store = store
+        self.segments = {segment.id for segment in manifest.segments()}
+        self._blob_lists = {group.blobs.id for group in manifest.groups}
+        self.listed = {segment.id: segment.size for segment in manifest.segments()}
+        self.listed |= {reference.id: reference.size for reference in manifest.objects()}
+        for name in self._blob_lists:
+            self.stored(name)
+
+    def stored(self, name: bytes) -> None:
+        """Learn the blobs that belong to the version once their list is here."""
+        if name in self._blob_lists and self._store.has(name):
+            self.listed |= dict(BlobList.decode(self._store.map(name).tobytes()).blobs)
+
+
+class SearchServer:
+    """One server of a collection.
+
+    Attributes:
+        id: its evaluation point, from 1.
+    """
+
+    def __init__(self, server_id: int, store: ObjectStore, owner_key: bytes, engine: Engine) -> None:
+        """Open the store and load the active version, if there is one.
+
+        Args:
+            server_id: evaluation point of this server, from 1.
+            store: where its objects are.
+            owner_key: pinned Ed25519 public key of the owner, 32 bytes.
+            engine: computes the products.
+
+        Raises:
+            VerificationError: the stored manifest or a segment header is damaged.
+            StorageError: an object of the active version is missing.
+        """
+        self.id = server_id
+        self._store = store
+        self._owner_key = owner_key
+        self._engine = engine
+        self._proposed: _Proposal | None = None
+        self._active: SignedManifest | None = None
+        self._segments: dict[bytes, SegmentReader] = {}
+        stored = store.read_state(_ACTIVE)
+        if stored is not None:
+            active = SignedManifest.decode(stored, owner_key)
+            self._segments = self._open_segments(active)
+            self._active = active
+
+    # --- the owner's side ------------------------------------------------------------------------
+
+    def propose(self, data: bytes) -> bytes:
+        """Take a signed manifest whose objects will be uploaded; return its hash.
+
+        Raises:
+            VerificationError: not signed by the owner, or it may not follow the active version.
+        """
+        collection = self._active.manifest.collection if self._active else None
+        signed = SignedManifest.decode(data, self._owner_key, collection)
+        if self._active is not None:
+            signed.require_not_older(self._active)
+        self._proposed = _Proposal(signed, self._store)
+        return signed.hash
+
+    def missing(self, manifest_hash: bytes) -> list[bytes]:
+        """Return the names of what a proposed manifest lists and this server does not hold.
+
+        Blobs are known once their lists are here.
+
+        Raises:
+            StorageError: no such proposal.
+        """
+        listed = self._proposal(manifest_hash).listed
+        return [name for name in listed if not self._store.has(name)]
+
+    def put(self, manifest_hash: bytes, name: bytes, chunks: Iterable[bytes]) -> None:
+        """Store one object that a proposed manifest lists, after proving its hash.
+
+        Raises:
+            StorageError: not listed, of another size, or no room.
+            FormatError: the bytes are not the object of this name.
+        """
+        proposal = self._proposal(manifest_hash)
+        size = proposal.listed.get(name)
+        if size is None:
+            raise StorageError(f"object {name.hex()[:16]} is in no manifest that the owner signed")
+        verify = _verify_segment if name in proposal.segments else _verify_object
+
+        def proved(path: Path) -> None:
+            verify(path, name)
+
+        self._store.write(name, size, chunks, proved)
+        proposal.stored(name)
+
+    def activate(self, manifest_hash: bytes) -> int:
+        """Serve a proposed version from now on; return its number.
+
+        Raises:
+            StorageError: no such proposal, or something that it lists is missing.
+        """
+        if self._active is not None and self._active.hash == manifest_hash:
+            return self._active.manifest.version
+        signed = self._proposal(manifest_hash).signed
+        missing = self.missing(manifest_hash)
+        if missing:
+            raise StorageError(
+                f"{len(missing)} objects of version {signed.manifest.version} are missing",
+                cure="publish again; only what is missing is sent",
+            )
+        segments = self._open_segments(signed)
+        self._store.sync()
+        self._store.write_state(_ACTIVE, signed.encode())
+        self._segments, self._active = segments, signed
+        self._proposed = None
+        return signed.manifest.version
+
+    def _proposal(self, manifest_hash: bytes) -> _Proposal:
+        if self._proposed is None or self._proposed.signed.hash != manifest_hash:
+            raise StorageError("this manifest was not proposed here", cure="publish again")
+        return self._proposed
+
+    def _open_segments(self, signed: SignedManifest) -> dict[bytes, SegmentReader]:
+        return {
+            segment.id: SegmentReader(self._store.map(segment.id))
+            for segment in signed.manifest.segments()
+        }
+
+    # --- the users' side -------------------------------------------------------------------------
+
+    def manifest(self) -> bytes:
+        """Return the active signed manifest.
+
+        Raises:
+            StorageError: nothing was published here.
+        """
+        return self._require_active().encode()
+
+    def score(self, request: ScoreRequest) -> ScoreAnswer:
+        """Multiply every row of a level with a query share (docs/protocol.md, step 8.3).
+
+        Raises:
+            ParameterError: another version, an unknown segment or level, or shares out of shape.
+        """
+        segment = self._segment(request.version, request.segment)
+        levels = segment.header.layout.levels
+        if not 0 <= request.level < len(levels):
+            raise ParameterError(f"level {request.level} is not in 0..{len(levels) - 1}")
+        if len(request.shares) not in VECTOR_CLASSES:
+            raise ParameterError(f"{len(request.shares)} vectors came (1, 2 or 4 are possible)")
+        sums = self._engine.score(
+            segment.level(request.level), levels[request.level], request.shares
+        )
+        return ScoreAnswer(request.query_id, sums)
+
+    def records(self, request: RecordRequest) -> RecordAnswer:
+        """Return record slots by number.
+
+        Raises:
+            ParameterError: another version, an unknown segment, or slots out of range.
+        """
+        segment = self._segment(request.version, request.segment)
+        slots = segment.slots()
+        wanted = request.slots
+        if len(wanted) > MAX_RECORDS:
+            raise ParameterError(f"{len(wanted)} slots in one request (at most {MAX_RECORDS})")
+        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < len(slots):
+            raise ParameterError(f"a slot is not in 0..{len(slots) - 1}")
+        return RecordAnswer(np.array(slots[wanted]))
+
+    def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
+        """Return up to ``n_bytes`` bytes of a stored object from ``offset``.
+
+        Raises:
+            StorageError: there is no such object.
+        """
+        return self._store.read(name, offset, min(n_bytes, _READ_BYTES))
+
+    def _require_active(self) -> SignedManifest:
+        if self._active is None:
+            raise StorageError("nothing was published here", cure="the owner publishes first")
+        return self._active
+
+    def _segment(self, version: int, segment: bytes) -> SegmentReader:
+        active = self._require_active().manifest.version
+        if version != active:
+            raise ParameterError(
+                f"version {version} is not served here (version {active} is)",
+                cure="fetch the manifest again",
+                server=self.id,
+            )
+        if segment not in self._segments:
+            raise ParameterError(f"segment {segment.hex()[:16]} is not in version {version}")
+        return self._segments[segment]
+
+
+def _verify_object(path: Path, name: bytes) -> None:
+    if sha256(memoryview(np.memmap(path, np.uint8, "r"))) != name:
+        raise FormatError(f"bytes came that are not object {name.hex()[:16]}")
+
+
+def _verify_segment(path: Path, name: bytes) -> None:
+    segment = SegmentReader(np.memmap(path, np.uint8, "r"))
+    if segment.id != name:
+        raise FormatError(f"bytes came that are not segment {name.hex()[:16]}")
+    segment.verify()
