@@ -271,9 +271,7 @@ class Publisher:
         report("encrypting", 1.0)
         return Publication(folder, signed)
 
-    def _write_segment(
-        self, builder: SegmentBuilder, folder: Path, report: Progress
-    ) -> SegmentRef:
+    def _write_segment(self, builder: SegmentBuilder, folder: Path, report: Progress) -> SegmentRef:
         partial = folder / "objects" / ".segment"
         data = np.memmap(partial, np.uint8, "w+", shape=(builder.layout.n_bytes,))
         header = builder.write(data, lambda _what, share: report("encrypting", share))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ from mksearch_client.result import SearchHit, SearchResult, ServerReport
 __all__ = ["Connection", "Searcher"]
 
 _READ_BYTES = 1 << 20
+_T = TypeVar("_T")
 
 
 class Connection(Protocol):
@@ -286,9 +287,7 @@ class Searcher:
             verified=True,
             exact=ranking.exact,
             privacy="balanced",
-            hits=tuple(
-                _show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)
-            ),
+            hits=tuple(_show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)),
             servers=tuple(servers.reports.values()),
             learned=_learned(quorum, run.n_vectors, ranking.n_records),
             warnings=tuple(warnings),
@@ -361,7 +360,7 @@ class _Search:
         self.bytes_received = 0
         self.timings_ms: dict[str, float] = {}
 
-    def timed[T](self, part: str, work: Callable[[], T]) -> T:
+    def timed(self, part: str, work: Callable[[], _T]) -> _T:
         """Do ``work`` and add its time to ``part``."""
         started = time.perf_counter()
         try:
@@ -400,9 +399,7 @@ class _Search:
     def _ask(self, attempt: Attempt, server: int) -> None:
         request = self.timed("shares", lambda: attempt.request(server))
         try:
-            answer = self.timed(
-                "servers", lambda: self._servers.connections[server].score(request)
-            )
+            answer = self.timed("servers", lambda: self._servers.connections[server].score(request))
             attempt.add(server, answer)
         except (MksearchError, OSError) as error:
             self._servers.mark_error(server, error)
@@ -479,7 +476,7 @@ class _Search:
                 return records
 
 
-def _first_good[T](servers: _Servers, fetch: Callable[[int], T], what: str) -> T:
+def _first_good(servers: _Servers, fetch: Callable[[int], _T], what: str) -> _T:
     """Return what the first server sends that proves right; remember what the others did."""
     for server in servers.usable():
         try:

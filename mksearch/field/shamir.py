@@ -40,7 +40,9 @@ class Sharing:
             ParameterError: the degree is below 1.
         """
         if degree < 1:
-            raise ParameterError(f"a sharing of degree {degree} hides nothing", cure="use 1 or more")
+            raise ParameterError(
+                f"a sharing of degree {degree} hides nothing", cure="use 1 or more"
+            )
         modp.require_elements(secret, "a secret vector")
         drawn = uniform_elements(random, (degree, *secret.shape))
         self._coefficients = np.concatenate([secret[None], drawn])

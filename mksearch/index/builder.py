@@ -174,9 +174,7 @@ class SegmentBuilder:
                 Domain.CHECK, level, np.arange(block.n_checks), start, stop - start
             )
             sum_check_rows(part, checks, block.fan_out)
-            masks = self._keys.mask.words(
-                Domain.MASK, level, np.arange(width), start, stop - start
-            )
+            masks = self._keys.mask.words(Domain.MASK, level, np.arange(width), start, stop - start)
             add_masks(cells[start:stop], masks)
 
 

@@ -25,7 +25,7 @@ from mksearch.crypto.kdf import sha256
 from mksearch.errors import FormatError, MksearchError, ParameterError
 from mksearch.index.geometry import BlockShape, LevelGeometry
 from mksearch.index.slot_shape import SlotShape
-from mksearch.params import COLLECTION_BYTES, KEY_BYTES, MASK_BLOCKS_MAX, P, SALT_BYTES
+from mksearch.params import COLLECTION_BYTES, KEY_BYTES, MASK_BLOCKS_MAX, SALT_BYTES, P
 
 __all__ = ["HEADER_BYTES", "SegmentHeader", "SegmentLayout", "SegmentReader"]
 

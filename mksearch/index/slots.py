@@ -50,15 +50,11 @@ class _Tags:
 
     def __init__(self, keystream: Keystream, shape: SlotShape) -> None:
         self._keystream = keystream
-        weights = keystream.words(
-            Domain.TAG_WEIGHT, 0, np.arange(N_TAGS), 0, shape.n_elements
-        )
+        weights = keystream.words(Domain.TAG_WEIGHT, 0, np.arange(N_TAGS), 0, shape.n_elements)
         # Exact in binary64: 1088 products below 2**31 stay below 2**53.
         self._weights = weights.T.astype(np.float64)
 
-    def compute(
-        self, elements: NDArray[np.uint16], first_slot: int
-    ) -> NDArray[np.uint16]:
+    def compute(self, elements: NDArray[np.uint16], first_slot: int) -> NDArray[np.uint16]:
         """Return the tags of consecutive slots: (n, L) -> (n, 3), ``first_slot`` a multiple of 8."""
         sums = (elements.astype(np.float64) @ self._weights).astype(np.uint64)
         pads = self._keystream.words(
@@ -145,9 +141,7 @@ class SlotWriter:
         tags = _Tags(self._keys.tag, self.shape)
         for start in range(0, self.n_slots, self.BATCH):
             rows = out[start : start + self.BATCH]
-            rows[:, self.shape.n_elements :] = tags.compute(
-                rows[:, : self.shape.n_elements], start
-            )
+            rows[:, self.shape.n_elements :] = tags.compute(rows[:, : self.shape.n_elements], start)
 
 
 class SlotReader:

@@ -96,7 +96,9 @@ def open_stream(key: SecretKey, kind: str, collection: bytes, data: bytes) -> by
     pieces = []
     for number, at in enumerate(range(start, len(data), size)):
         nonce = _nonce(number, last=at + size >= len(data))
-        pieces.append(aead.open(nonce, data[at : at + size], associated, f"chunk {number} of {what}"))
+        pieces.append(
+            aead.open(nonce, data[at : at + size], associated, f"chunk {number} of {what}")
+        )
     plaintext = b"".join(pieces)
     length = int.from_bytes(plaintext[:_LENGTH_BYTES], "big")
     content = plaintext[_LENGTH_BYTES : _LENGTH_BYTES + length]

@@ -49,8 +49,7 @@ def scatter_largest(
                     column = columns[term, g]
                     if column < 0:
                         break
-                    if row[column] < impact:
-                        row[column] = impact
+                    row[column] = max(row[column], impact)
 
 
 @nb.njit(cache=True, parallel=True)

@@ -116,15 +116,11 @@ class GroupView:
         self.analyzer: Analyzer = make_analyzer(group.analyzer, dictionary.stop_words)
         try:
             self.scoring = Scoring(**dict(group.scoring))  # type: ignore[arg-type]
-            self.statistics = Statistics(
-                dictionary.n_docs, dictionary.total_length, dictionary.dfs
-            )
+            self.statistics = Statistics(dictionary.n_docs, dictionary.total_length, dictionary.dfs)
         except (MksearchError, TypeError) as error:
             raise FormatError(f"the dictionary and the manifest disagree: {error}") from None
         self.segments = [
-            SegmentView(
-                _prove_header(data, ref, collection), bundle, dictionary.facts(ref.salt)
-            )
+            SegmentView(_prove_header(data, ref, collection), bundle, dictionary.facts(ref.salt))
             for ref, data in zip(group.segments, headers, strict=True)
         ]
 

@@ -24,6 +24,8 @@ def require_shapes(
         raise ParameterError("cells and vectors are uint16")
     for name, array in (("cells", cells), ("vectors", vectors)):
         if array.ndim != 2 or array.shape[1] != geometry.width:
-            raise ParameterError(f"{name} of shape {array.shape} do not have {geometry.width} columns")
+            raise ParameterError(
+                f"{name} of shape {array.shape} do not have {geometry.width} columns"
+            )
     if vectors.size and int(vectors.max()) >= P:
         raise ParameterError(f"a query share holds an element that is not below {P}")

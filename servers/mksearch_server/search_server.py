@@ -53,7 +53,9 @@ class SearchServer:
         id: its evaluation point, from 1.
     """
 
-    def __init__(self, server_id: int, store: ObjectStore, owner_key: bytes, engine: Engine) -> None:
+    def __init__(
+        self, server_id: int, store: ObjectStore, owner_key: bytes, engine: Engine
+    ) -> None:
         """Open the store and load the active version, if there is one.
 
         Args:

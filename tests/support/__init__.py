@@ -1,0 +1,1 @@
+"""What tests share: a whole collection in one process, published and searched for real."""

@@ -1,0 +1,93 @@
+"""A collection with its servers as objects in this process: the real code, without the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.crypto.randomness import RandomSource, SystemRandom
+from mksearch.index.manifest import SignedManifest
+from mksearch.params import Quorum
+from mksearch.scoring.engine import make_engine
+from mksearch.text.analyzers import make_analyzer
+from mksearch.text.weights import Scoring
+from mksearch_client.keys import OwnerKeys
+from mksearch_client.publishing import Publication, Publisher, upload
+from mksearch_client.reading import Document
+from mksearch_client.searching import Connection, Searcher
+from mksearch_server.search_server import SearchServer
+from mksearch_server.store import ObjectStore
+
+NOW_S = 1_800_000_000
+
+
+@dataclass
+class LocalCollection:
+    """A published collection and its servers."""
+
+    folder: Path
+    keys: OwnerKeys
+    quorum: Quorum
+    publication: Publication
+    servers: dict[int, SearchServer]
+
+    def searcher(
+        self, servers: Iterable[int] | None = None, *, replace: dict[int, Connection] | None = None
+    ) -> Searcher:
+        """Return a Searcher over some of the servers, some replaced by others."""
+        chosen: dict[int, Connection] = {
+            server: self.servers[server] for server in (servers or self.servers)
+        }
+        chosen.update(replace or {})
+        return Searcher(chosen, self.keys.member(), SystemRandom(), clock=lambda: NOW_S)
+
+    def segment_path(self, server: int) -> Path:
+        """Return the file in which a server holds its (first) segment."""
+        segment = self.publication.signed.manifest.groups[0].segments[0].id
+        return self.folder / f"server-{server}" / "objects" / segment.hex()
+
+    def segment_bytes(self, server: int) -> NDArray[np.uint8]:
+        """Return a server's stored segment for changing: uint8, mapped, shared with the server."""
+        return np.memmap(self.segment_path(server), np.uint8, "r+")
+
+
+def open_server(folder: Path, server: int, owner_key: bytes, engine: str = "cpu") -> SearchServer:
+    """Return the server whose store is below ``folder``."""
+    store = ObjectStore(folder / f"server-{server}")
+    return SearchServer(server, store, owner_key, make_engine(engine))
+
+
+def publish(
+    documents: Sequence[Document],
+    folder: Path,
+    *,
+    quorum: Quorum | None = None,
+    scoring: str = "tfidf",
+    analyzer: str = "english-1",
+    engine: str = "cpu",
+    keys: OwnerKeys | None = None,
+    previous: SignedManifest | None = None,
+    random: RandomSource | None = None,
+) -> LocalCollection:
+    """Publish ``documents`` to new servers below ``folder``."""
+    random = random or SystemRandom()
+    quorum = quorum or Quorum()
+    keys = keys or OwnerKeys.generate(random)
+    publisher = Publisher(
+        keys,
+        name="test",
+        quorum=quorum,
+        random=random,
+        analyzer=make_analyzer(analyzer),
+        scoring=Scoring(scoring),  # type: ignore[arg-type]
+    )
+    publication = publisher.prepare(documents, folder / "publication", now_s=NOW_S, previous=previous)
+    servers = {}
+    for server in range(1, quorum.n_servers + 1):
+        servers[server] = open_server(folder, server, keys.signing.public, engine)
+        upload(publication, servers[server])
+    return LocalCollection(folder, keys, quorum, publication, servers)
