@@ -7,12 +7,12 @@ from typing import Final
 
 from mksearch.errors import ParameterError
 
-# --- field -------------------------------------------------------------------------------------
+# --- field --------------------------------------------------------------------
 #: Prime of the field: the largest below 2**16, so that a cell is one uint16, a product of two
 #: fits in uint32 and 2**32 products fit in uint64.
 P: Final = 65521
 
-# --- text and weights ----------------------------------------------------------------------------
+# --- text and weights ---------------------------------------------------------
 #: Fixed-point unit of weights and query weights: 2**-30, so scores are in units of 2**-60.
 WEIGHT_BITS: Final = 30
 WEIGHT_ONE: Final = 1 << WEIGHT_BITS
@@ -24,13 +24,14 @@ QUERY_SUM_MAX: Final = (P - 1) // IMPACT_MAX
 BM25_K1: Final = 1.2
 BM25_B: Final = 0.75
 
-# --- index ----------------------------------------------------------------------------------------
+# --- index --------------------------------------------------------------------
 #: Panels are multiples of this many columns, so that compiled loops have whole tiles.
 PANEL_UNIT: Final = 64
 #: Tables of shared columns.
 N_TABLES: Final = 3
 N_TABLES_MAX: Final = 8
-#: Child rows and check rows of one block; their sum is a multiple of 8 (one AES block masks 8 rows).
+#: Data rows and check rows of one block; their sum is a multiple of 8, the rows that one AES
+#: block masks.
 FAN_OUT: Final = 61
 N_CHECKS: Final = 3
 #: Tallest block: check rows are summed in 32 bits.
@@ -46,7 +47,7 @@ NODE_WIDTH_FACTOR: Final = 8
 #: AES blocks that one mask key may produce (2**64 would be the birthday bound of 128-bit blocks).
 MASK_BLOCKS_MAX: Final = 1 << 32
 
-# --- records and blobs ------------------------------------------------------------------------------
+# --- records and blobs --------------------------------------------------------
 #: A record element carries this many bits, so that every element is below P.
 ELEMENT_BITS: Final = 15
 #: Tag elements of a record slot.
@@ -63,7 +64,7 @@ TITLE_CHARS: Final = 200
 #: Longest external id, bytes of UTF-8.
 ID_BYTES_MAX: Final = 1024
 
-# --- sizes ---------------------------------------------------------------------------------------------
+# --- sizes --------------------------------------------------------------------
 SALT_BYTES: Final = 32
 KEY_BYTES: Final = 32
 COLLECTION_BYTES: Final = 16

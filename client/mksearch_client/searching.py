@@ -1,7 +1,7 @@
 """Search: ask t + 1 servers, prove their answers, read the records that prove the ranking.
 
-Data flow: query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on failure ->
-proved sums -> bounds -> records by falling bound from any server -> hits.
+Data flow: query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on
+failure -> proved sums -> bounds -> records by falling bound from any server -> hits.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Searcher:
         """Highest version seen so far."""
         return self._seen
 
-    # --- opening the collection ------------------------------------------------------------------
+    # --- opening the collection
 
     def refresh(self) -> GroupView:
         """Ask at least t + 1 servers for the manifest and open the newest version.
@@ -242,7 +242,7 @@ class Searcher:
 
         return _first_good(servers, fetch, "a segment header")
 
-    # --- searching -------------------------------------------------------------------------------
+    # --- searching
 
     def search(
         self, query: str, k: int = 10, *, offset: int = 0, max_records: int = MAX_RECORDS
@@ -528,11 +528,15 @@ def _question_warnings(view: GroupView, question: Question) -> list[str]:
 
 def _learned(quorum: Quorum, n_vectors: int, n_records: int) -> tuple[str, ...]:
     t = quorum.collusion_bound
-    return (
-        f"Up to {t} colluding server{'s' if t > 1 else ''}: that a query came and when, "
-        f"{n_vectors} vector{'s' if n_vectors > 1 else ''} long; no word, weight or score of it.",
-        f"The servers asked for records: which {n_records} (permuted) record numbers were read, "
-        "so they recognise a query that reads the same records again.",
-        f"{t + 1} or more colluding servers: also column numbers and weights of the query; never a "
-        "cell, a document or a title.",
+    few = "1 server alone" if t == 1 else f"up to {t} colluding servers"
+    length = "1 vector" if n_vectors == 1 else f"{n_vectors} vectors"
+    words = f"{few}: that a query of {length} came and when; no word, weight or score of it"
+    records = (
+        f"the servers asked for records: which {n_records} permuted record numbers were read, so "
+        "they recognise queries that read the same records"
     )
+    columns = (
+        f"{t + 1} or more colluding servers: also the query's column numbers and weights; never a "
+        "cell, a title or a document"
+    )
+    return words, records, columns

@@ -1,8 +1,8 @@
 """Keystream of uniform field elements, addressable anywhere (docs/protocol.md, section 3).
 
-Every word of ``Keystream.words(domain, level, column, ..)`` is a pseudorandom function of (key, domain,
-level, column, row).  A 16-bit word of AES output that is p or more is replaced by a whole block
-of another domain reduced modulo p, so the bias is below 2**-111.
+Every word is a pseudorandom function of (key, domain, level, column, row).  A 16-bit word of AES
+output that is p or more is replaced by a whole block of another domain reduced modulo p, so the
+bias is below 2**-111.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Keystream:
         n_bytes = 16 * n_blocks
         # The library wants 15 bytes of room behind what it writes: the next column's place.
         flat = np.empty(len(columns) * n_bytes + 16, np.uint8)
-        room = memoryview(flat)
+        room = flat.data
         zeros = bytes(n_bytes)
         for i, column in enumerate(columns.tolist()):
             start = _counter(domain, level, column, first_block)

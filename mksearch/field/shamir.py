@@ -60,7 +60,7 @@ class Sharing:
         """
         if not 1 <= server < P:
             raise ParameterError(f"server id {server} is not in 1..{P - 1}")
-        value = self._coefficients[-1]
+        value: NDArray[np.uint16] = self._coefficients[-1]
         for coefficient in self._coefficients[-2::-1]:
             value = modp.add(modp.multiply(value, server), coefficient)
         return value

@@ -1,9 +1,8 @@
 """Build a segment from counted documents: the owner's side of docs/protocol.md, section 4.
 
-Data flow: documents that count alike share a row; rows get weights, then impacts, then an order; every level is
-scattered into cells block by block, given check rows, masked, and hashed where it lies; records are
-sealed into slots.  Nothing unmasked is ever written to the caller's buffer for long: a batch of blocks
-is built in place and masked before the next one starts.
+Data flow: documents that count alike share a row; rows get weights, then impacts, then an order;
+every level is scattered into cells block by block, given check rows, masked, and hashed where it
+lies; records are sealed into slots.
 """
 
 from __future__ import annotations
@@ -138,11 +137,11 @@ class SegmentBuilder:
         for level in range(len(layout.levels)):
             cells = layout.level(data, level)
             self._write_level(level, cells)
-            hashes.append(sha256(memoryview(cells).cast("B")))
+            hashes.append(sha256(cells.data.cast("B")))
             progress(f"level {level}", layout.offsets[level + 1] / total)
         slots = layout.slots(data)
         self._slots.write(self._records, slots)
-        hashes.append(sha256(memoryview(slots).cast("B")))
+        hashes.append(sha256(slots.data.cast("B")))
         header = SegmentHeader(self._collection, self._epoch, self.salt, layout, tuple(hashes))
         encoded = header.encode()
         data[: len(encoded)] = np.frombuffer(encoded, np.uint8)

@@ -44,7 +44,7 @@ class BlockShape:
     def __post_init__(self) -> None:
         if self.fan_out < 2 or self.n_checks < 1 or self.height % 8 or self.height > BLOCK_ROWS_MAX:
             raise ParameterError(
-                f"a block of {self.fan_out} data rows and {self.n_checks} check rows is not supported",
+                f"a block of {self.fan_out} data and {self.n_checks} check rows is not supported",
                 cure=f"their sum must be a multiple of 8 and at most {BLOCK_ROWS_MAX}",
             )
 
@@ -128,7 +128,7 @@ def choose_geometry(
         n_tables: h.
 
     Returns:
-        one geometry a level; level 0 about 72 columns a term of a mean row, the others 8 times that.
+        one geometry a level: about 72 columns a term of a mean row, 8 times that for nodes.
     """
     target = round(COLUMNS_PER_TERM * mean_terms / D0_MIN) * D0_MIN
     target = min(max(target, D0_MIN), D0_MAX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +104,7 @@ def decode_record(data: bytes) -> Record:
     )
     reader.finish()
     ids = [member.id.encode() for member in members]
-    if not ids or any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+    if not ids or any(a >= b for a, b in pairwise(ids)):
         raise FormatError("a record lists no document, or not by ascending id")
     if not all(1 <= len(i) <= ID_BYTES_MAX for i in ids):
         raise FormatError("a record holds an id of a length out of range")

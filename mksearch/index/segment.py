@@ -302,7 +302,7 @@ class SegmentReader:
             if self._data[end : starts[number]].any():
                 raise FormatError(f"a segment has a gap before its {name} that is not zero")
             end = starts[number] + section.nbytes
-            if sha256(memoryview(section).cast("B")) != self.header.hashes[number]:
+            if sha256(section.data.cast("B")) != self.header.hashes[number]:
                 raise FormatError(
                     f"the {name} of segment {self.id.hex()[:16]} do not match their hash",
                     cure="fetch the segment again from another server",

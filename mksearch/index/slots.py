@@ -55,7 +55,7 @@ class _Tags:
         self._weights = weights.T.astype(np.float64)
 
     def compute(self, elements: NDArray[np.uint16], first_slot: int) -> NDArray[np.uint16]:
-        """Return the tags of consecutive slots: (n, L) -> (n, 3), ``first_slot`` a multiple of 8."""
+        """Return the tags of slots from ``first_slot``, a multiple of 8: (n, L) -> (n, 3)."""
         sums = (elements.astype(np.float64) @ self._weights).astype(np.uint64)
         pads = self._keystream.words(
             Domain.TAG_PAD, 0, np.arange(N_TAGS), first_slot, len(elements)

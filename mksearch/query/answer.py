@@ -1,4 +1,4 @@
-"""Combine answer shares, take masks away, check every block, name who lied (protocol, 8.2 to 8.7)."""
+"""Combine answer shares, take masks away, check every block, name who lied (steps 8.2 to 8.7)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a server does, without the network: store, activate, score, hand out records and objects.
 
-It holds no key but the owner's public one.  Only what a manifest signed with that key lists is stored.
+It holds no key but the owner's public one, and stores only what a manifest signed with it lists.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SearchServer:
             self._segments = self._open_segments(active)
             self._active = active
 
-    # --- the owner's side ------------------------------------------------------------------------
+    # --- the owner's side
 
     def propose(self, data: bytes) -> bytes:
         """Take a signed manifest whose objects will be uploaded; return its hash.
@@ -159,7 +159,7 @@ class SearchServer:
             for segment in signed.manifest.segments()
         }
 
-    # --- the users' side -------------------------------------------------------------------------
+    # --- the users' side
 
     def manifest(self) -> bytes:
         """Return the active signed manifest.
@@ -228,7 +228,7 @@ class SearchServer:
 
 
 def _verify_object(path: Path, name: bytes) -> None:
-    if sha256(memoryview(np.memmap(path, np.uint8, "r"))) != name:
+    if sha256(np.memmap(path, np.uint8, "r").data) != name:
         raise FormatError(f"bytes came that are not object {name.hex()[:16]}")
 
 

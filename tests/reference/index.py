@@ -27,10 +27,9 @@ class Row(NamedTuple):
 
 
 def corpus_rows(corpus: Corpus, order: Sequence[int], stats: Statistics) -> list[Row]:
-    """Return the rows in the order in which `order` (document numbers) first meets them.
-
-    Choice: without documents there is one row of no terms and no members.
-    """
+    """Return the rows in the order in which `order` (document numbers) first meets them."""
+    if not corpus:
+        raise ValueError("a segment has at least one row")
     if sorted(order) != list(range(len(corpus))):
         raise ValueError("the order is not a permutation of the document numbers")
     ids = {term: i for i, term in enumerate(stats.terms)}
@@ -44,7 +43,7 @@ def corpus_rows(corpus: Corpus, order: Sequence[int], stats: Statistics) -> list
         row.members.append((external_id, title, snippet))
     for row in rows.values():
         row.members.sort(key=lambda member: member[0].encode("utf-8"))
-    return list(rows.values()) or [Row({}, 0, [])]
+    return list(rows.values())
 
 
 def n_blocks(n_rows: int, fan_out: int) -> int:

@@ -105,7 +105,8 @@ def plan_segment(
         n_dedicated: dedicated terms of every level. Choice: as many as there is room for.
         stats: counts of the group; those of the corpus if None.
     """
-    if fan_out < 2 or n_checks < 1 or (fan_out + n_checks) % 8 or not 1 <= n_tables <= 8:
+    size = fan_out + n_checks
+    if fan_out < 2 or n_checks < 1 or size % 8 or size > 512 or not 1 <= n_tables <= 8:
         raise ValueError("fan_out, n_checks or n_tables are out of range")
     stats = stats or statistics(corpus)
     keys = segment_keys(bundle, salt)
@@ -261,9 +262,9 @@ def _header(data: bytes) -> dict[str, Any]:
 def _check_ranges(header: dict[str, Any]) -> None:
     rows = header["fan_out"] + header["n_checks"]
     require(header["n_rows"] >= 1, "5.3", "no rows")
-    require(header["fan_out"] >= 2, "5.3", "fan_out is below 2")  # Choice: 1 never has a root.
+    require(header["fan_out"] >= 2, "5.3", "fan_out is below 2")
     require(header["n_checks"] >= 1, "5.3", "no check rows")
-    require(rows % 8 == 0, "5.3", f"blocks of {rows} rows")
+    require(rows % 8 == 0 and rows <= 512, "5.3", f"blocks of {rows} rows")
     require(1 <= header["n_tables"] <= 8, "5.3", f"{header['n_tables']} tables")
     blocks = 0
     for level in header["levels"]:

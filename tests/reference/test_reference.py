@@ -294,6 +294,15 @@ def test_levels_end_with_one_block() -> None:
     assert index.check_row(1, 2, 5, 3) == 15
 
 
+def test_a_cell_holds_the_largest_impact_of_its_column_and_checks_weigh_the_children() -> None:
+    columns = index.Columns(64, 64, 1, [[64], [64], [3]])
+    matrix = index.cells([{0: 9, 1: 4}, {1: 5, 2: 6}], columns, SALT, 0, 7, 1)
+    assert [[row[3], row[64]] for row in matrix[:3]] == [[0, 9], [6, 5], [0, 0]]
+    v = [keystream.word(SALT, keystream.CHECK, 0, 0, row) for row in range(2)]
+    assert matrix[7][3] == 6 * v[1] % P
+    assert matrix[7][64] == (9 * v[0] + 5 * v[1]) % P
+
+
 def test_default_widths_follow_the_mean_row_and_the_vocabulary() -> None:
     assert index.default_widths(29 * 100, 100, 50_000, 3, 2) == [(512, 512), (4096, 4096)]
     assert index.default_widths(29 * 100, 100, 2_000, 3, 2) == [(512, 512), (2048, 64)]
@@ -394,15 +403,17 @@ def test_too_few_records_are_marked_not_exact() -> None:
     assert found.n_records == 1
 
 
-def test_an_index_without_documents_finds_nothing() -> None:
-    raw = segments.build_segment([], [], COLLECTION, 1, SALT, BUNDLE, 61, 3, 3, [(64, 64)], TFIDF)
-    read = segments.read_segment(raw)
-    assert (read.n_rows, len(read.slots)) == (1, 1)
+def test_documents_without_terms_make_a_segment_in_which_nothing_is_found() -> None:
+    arguments = (COLLECTION, 1, SALT, BUNDLE, 61, 3, 3, [(64, 64)], BM25)
+    none = segments.plan_segment([("a", "", "", []), ("b", "", "", [])], [1, 0], *arguments)
+    assert (none.segment.n_rows, none.step) == (1, 1)
+    assert segments.read_segment(segments.encode_segment(none.segment)) == none.segment
     entry = stream.SegmentEntry(SALT, 1, (1, 1))
-    stats = text.statistics([])
-    me = search.Member(BUNDLE, stream.Dictionary("a", [], TFIDF, stats, [0], [entry]), read)
-    server = search.HonestServer(read)
+    words = stream.Dictionary("a", [], BM25, none.stats, [0], [entry])
+    me, server = search.Member(BUNDLE, words, none.segment), search.HonestServer(none.segment)
     assert me.search(["w000"], 5, drawing(4), 1, {1: server, 2: server}).hits == []
+    with pytest.raises(ValueError, match="at least one row"):
+        segments.build_segment([], [], *arguments)
 
 
 class Liar(search.HonestServer):
@@ -575,7 +586,7 @@ SLOT_CHANGES: dict[str, Callable[[list[list[int]]], list[list[int]]]] = {
 @pytest.mark.parametrize("name", SLOT_CHANGES)
 def test_bad_slots_are_refused_and_their_sender_named(name: str) -> None:
     bad = BadSlots(SLOT_CHANGES[name])
-    with refused_at(name.split()[0]):
+    with refused_at(name.split(maxsplit=1)[0]):
         records.open_record(built().segment.layout, member().keys, 0, bad.slots)
     found = member().search(QUERIES[0], 5, drawing(11), 1, {1: bad, 2: honest()})
     assert found.liars == {1}
@@ -690,6 +701,10 @@ def setting(path: str, value: object) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def setting_all(**values: int) -> Callable[[dict[str, Any]], None]:
+    return lambda header: header.update(values)
+
+
 SEGMENT_CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "5.1 magic": lambda raw: changed(raw, 0),
     "5.1 empty": lambda raw: b"",
@@ -703,6 +718,8 @@ SEGMENT_CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "5.3 short salt": lambda raw: with_header(setting("salt", bytes(31))),
     "5.3 no rows": lambda raw: with_header(setting("n_rows", 0)),
     "5.3 no checks": lambda raw: with_header(setting("n_checks", 0)),
+    "5.3 fan_out": lambda raw: with_header(setting_all(fan_out=1, n_checks=7)),
+    "5.3 large blocks": lambda raw: with_header(setting("fan_out", 517)),
     "5.3 blocks of 9": lambda raw: with_header(setting("fan_out", 6)),
     "5.3 tables": lambda raw: with_header(setting("n_tables", 9)),
     "5.3 width": lambda raw: with_header(setting("levels.0.dedicated", 65)),
@@ -741,7 +758,7 @@ def with_large_element(raw: bytes) -> bytes:
 @pytest.mark.parametrize("name", SEGMENT_CHANGES)
 def test_a_changed_segment_file_is_refused_at_its_step(name: str) -> None:
     raw = SEGMENT_CHANGES[name](segment_file())
-    with refused_at(name.split()[0]):
+    with refused_at(name.split(maxsplit=1)[0]):
         segments.read_segment(raw)
 
 
@@ -937,5 +954,5 @@ MANIFEST_CHANGES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", MANIFEST_CHANGES)
 def test_a_bad_manifest_is_refused_at_its_step(name: str) -> None:
-    with refused_at(name.split()[0]):
+    with refused_at(name.split(maxsplit=1)[0]):
         MANIFEST_CHANGES[name]()

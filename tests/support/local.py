@@ -85,7 +85,9 @@ def publish(
         analyzer=make_analyzer(analyzer),
         scoring=Scoring(scoring),  # type: ignore[arg-type]
     )
-    publication = publisher.prepare(documents, folder / "publication", now_s=NOW_S, previous=previous)
+    publication = publisher.prepare(
+        documents, folder / "publication", now_s=NOW_S, previous=previous
+    )
     servers = {}
     for server in range(1, quorum.n_servers + 1):
         servers[server] = open_server(folder, server, keys.signing.public, engine)
