@@ -66,8 +66,8 @@ def require_map(value: object, fields: Mapping[str, type], what: str) -> dict[st
     if not isinstance(value, dict) or set(value) != set(fields):
         raise FormatError(f"{what} has not exactly the fields {', '.join(sorted(fields))}")
     for name, kind in fields.items():
-        found: Any = value[name]
-        if type(found) is not kind or (kind is int and found < 0):
+        found = value[name]
+        if type(found) is not kind or (isinstance(found, int) and found < 0):
             raise FormatError(f"{what}: {name} is not of type {kind.__name__}")
     return value
 

@@ -54,8 +54,8 @@ ELEMENT_BITS: Final = 15
 N_TAGS: Final = 3
 #: Slot sizes in units of 15 bytes = 8 elements: 510, 1020, 1530, 2040 bytes.
 SLOT_UNITS: Final = (34, 68, 102, 136)
-#: Share of the records that must fit in one slot.
-SLOT_FIT: Final = 0.97
+#: Percentage of the records that must fit in one slot.
+SLOT_FIT_PERCENT: Final = 97
 #: Plaintext bytes of one authenticated chunk of a blob.
 CHUNK_BYTES: Final = 65536
 #: Snippet kept in a record, characters.

@@ -9,7 +9,7 @@ from mksearch.crypto.kdf import derive
 from mksearch.crypto.keystream import Keystream
 from mksearch.crypto.secret import SecretKey
 
-__all__ = ["KINDS", "KeyBundle", "SegmentKeys", "catalogue_key"]
+__all__ = ["KINDS", "ColumnKeys", "KeyBundle", "SegmentKeys", "catalogue_key"]
 
 KINDS = ("mask", "check", "record", "blob", "dictionary", "column", "search")
 
@@ -23,6 +23,14 @@ class SegmentKeys:
     tag: Keystream
     slots: Keystream
     record: SecretKey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnKeys:
+    """Keys that place terms in columns, the same for all segments of a policy group."""
+
+    dedicated: Keystream
+    shared: SecretKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,9 +70,12 @@ class KeyBundle:
             record=derive(self.record, labels.SEGMENT_RECORD, salt),
         )
 
-    def column_key(self) -> SecretKey:
-        """Derive the key that places terms in columns."""
-        return derive(self.column, labels.COLUMNS)
+    def column_keys(self) -> ColumnKeys:
+        """Derive the keys that place terms in columns."""
+        return ColumnKeys(
+            Keystream(derive(self.column, labels.COLUMNS_DEDICATED)),
+            derive(self.column, labels.COLUMNS_SHARED),
+        )
 
     def section_key(self, name: str) -> SecretKey:
         """Derive the key of the sealed section ``name`` ("dictionary" or "lookup")."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mksearch.codec import ENVELOPE_BYTES, read_envelope, write_envelope
 from mksearch.errors import FormatError
@@ -51,6 +52,6 @@ class BlobList:
             (data[at : at + _NAME_BYTES], int.from_bytes(data[at + _NAME_BYTES : at + size], "big"))
             for at in range(ENVELOPE_BYTES, len(data), size)
         ]
-        if any(a[0] >= b[0] for a, b in zip(entries, entries[1:], strict=False)):
+        if any(a[0] >= b[0] for a, b in pairwise(entries)):
             raise FormatError("a blob list is not in ascending order")
         return cls(tuple(entries))

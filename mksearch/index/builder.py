@@ -96,7 +96,7 @@ class SegmentBuilder:
             mean_terms = len(self.rows.postings.term_ids) / len(self.rows.members)
             geometry = choose_geometry(mean_terms, n_terms, len(level_rows), n_tables)
         self.n_dedicated = tuple(min(level.dedicated, n_terms) for level in geometry)
-        self._columns = ColumnMap(bundle.column_key(), geometry, self.n_dedicated)
+        self._columns = ColumnMap(bundle.column_keys(), geometry, self.n_dedicated)
         self._terms = counts.vocabulary.terms
         self._records = _encode_records(self.rows, members)
         sizes = np.array([len(record) for record in self._records], np.int64)

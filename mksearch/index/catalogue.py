@@ -24,7 +24,9 @@ __all__ = [
 
 _KEY_BYTES = 16
 _NAME_BYTES = 32
-_ENTRY_BYTES = _KEY_BYTES + 4 + _NAME_BYTES + WRAPPED_KEY_BYTES
+_BLOB_AT = _KEY_BYTES + 8
+_KEY_AT = _BLOB_AT + _NAME_BYTES
+_ENTRY_BYTES = _KEY_AT + WRAPPED_KEY_BYTES
 _LOOKUP_FORMAT = 1
 
 
@@ -33,11 +35,13 @@ class LookupEntry:
     """Where the document of one external id is.
 
     Attributes:
+        segment: number of its segment in the manifest's group, from 0.
         row: row of its record.
         blob: name of its blob, 32 bytes.
         key: key of its blob.
     """
 
+    segment: int
     row: int
     blob: bytes
     key: SecretKey
@@ -68,6 +72,7 @@ class Lookup:
         hash_key, wrapping = bundle.lookup_key(), bundle.wrapping_key()
         packed = [
             keyed_hash_sha256(hash_key, external_id.encode())[:_KEY_BYTES]
+            + entry.segment.to_bytes(4, "big")
             + entry.row.to_bytes(4, "big")
             + entry.blob
             + wrap_key(wrapping, entry.key)
@@ -96,11 +101,10 @@ class Lookup:
         entry = self._entries[low * _ENTRY_BYTES : (low + 1) * _ENTRY_BYTES]
         if entry[:_KEY_BYTES] != wanted:
             return None
-        blob_at = _KEY_BYTES + 4
-        key_at = blob_at + _NAME_BYTES
-        key = unwrap_key(self._wrapping, entry[key_at:], "a document")
-        row = int.from_bytes(entry[_KEY_BYTES:blob_at], "big")
-        return LookupEntry(row, entry[blob_at:key_at], key)
+        key = unwrap_key(self._wrapping, entry[_KEY_AT:], "a document")
+        segment = int.from_bytes(entry[_KEY_BYTES : _KEY_BYTES + 4], "big")
+        row = int.from_bytes(entry[_KEY_BYTES + 4 : _BLOB_AT], "big")
+        return LookupEntry(segment, row, entry[_BLOB_AT:_KEY_AT], key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mksearch.crypto.bundle import ColumnKeys
 from mksearch.crypto.kdf import keyed_hash_sha512
-from mksearch.crypto.keystream import Domain, Keystream
-from mksearch.crypto.secret import SecretKey
+from mksearch.crypto.keystream import Domain
 from mksearch.errors import ParameterError
 from mksearch.index.geometry import LevelGeometry
 
@@ -25,12 +25,12 @@ class ColumnMap:
     """Columns of terms at every level of a policy group."""
 
     def __init__(
-        self, key: SecretKey, levels: Sequence[LevelGeometry], n_dedicated: Sequence[int]
+        self, keys: ColumnKeys, levels: Sequence[LevelGeometry], n_dedicated: Sequence[int]
     ) -> None:
         """Prepare the placement.
 
         Args:
-            key: the group's column key.
+            keys: the group's column keys.
             levels: geometry of each level.
             n_dedicated: for each level, terms with ids below it have a dedicated column.
 
@@ -44,22 +44,21 @@ class ColumnMap:
                 raise ParameterError(f"{n_terms} terms for {geometry.dedicated} dedicated columns")
         self.levels = tuple(levels)
         self.n_dedicated = tuple(n_dedicated)
-        self._key = key
-        self._keystream = Keystream(key)
+        self._keys = keys
         self._orders: dict[int, NDArray[np.int64]] = {}
 
     def dedicated_columns(self, level: int) -> NDArray[np.int64]:
         """Return the column of each dedicated term id: int64 (n_dedicated,), secret."""
         if level not in self._orders:
             width = self.levels[level].dedicated
-            order = self._keystream.permutation(Domain.DEDICATED_ORDER, level, width)
+            order = self._keys.dedicated.permutation(Domain.DEDICATED_ORDER, level, width)
             self._orders[level] = order[: self.n_dedicated[level]]
         return self._orders[level]
 
     def shared_columns(self, level: int, term: str) -> list[int]:
         """Return the column of ``term`` in each table: ``n_tables`` numbers, secret."""
         geometry = self.levels[level]
-        digest = keyed_hash_sha512(self._key, bytes((level,)) + term.encode())
+        digest = keyed_hash_sha512(self._keys.shared, bytes((level,)) + term.encode())
         words = struct.unpack_from(f">{geometry.n_tables}Q", digest)
         start = geometry.dedicated
         columns = []

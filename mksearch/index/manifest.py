@@ -230,8 +230,11 @@ class Manifest:
             quorum = Quorum(fields["n_servers"], fields["collusion_bound"])
         except MksearchError as error:
             raise FormatError(f"a manifest is impossible: {error.message}") from None
-        if fields["version"] < 1:
-            raise FormatError("a manifest has version 0")
+        version, previous = fields["version"], fields["previous"]
+        if version < 1 or (version == 1) != (previous == FIRST_PREVIOUS):
+            raise FormatError(
+                f"a manifest has version {version} and does not follow from one before"
+            )
         return cls(
             _require_length(fields["collection"], COLLECTION_BYTES, "the collection"),
             fields["name"],

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mksearch.crypto.aead import TAG_BYTES
 from mksearch.errors import ParameterError
-from mksearch.params import N_TAGS, SLOT_FIT, SLOT_UNITS
+from mksearch.params import N_TAGS, SLOT_FIT_PERCENT, SLOT_UNITS
 
 __all__ = ["FRAME_BYTES", "UNIT_BYTES", "UNIT_ELEMENTS", "SlotShape"]
 
@@ -62,6 +62,6 @@ class SlotShape:
         for units in SLOT_UNITS:
             shape = cls(units)
             fits = np.count_nonzero(sizes + FRAME_BYTES <= shape.part_bytes)
-            if fits >= SLOT_FIT * len(sizes):
+            if 100 * fits >= SLOT_FIT_PERCENT * len(sizes):
                 return shape
         return shape

@@ -153,9 +153,12 @@ class SlotReader:
         collection: bytes,
         salt: bytes,
         shape: SlotShape,
+        *,
+        n_rows: int,
         n_slots: int,
     ) -> None:
         self.shape = shape
+        self._n_rows = n_rows
         self.n_slots = n_slots
         self._aead = Aead(keys.record)
         self._keys = keys
@@ -229,7 +232,11 @@ class SlotReader:
         size = int.from_bytes(first_part[:4], "big")
         spill = int.from_bytes(first_part[4:FRAME_BYTES], "big")
         n_more = self.shape.n_parts(size) - 1
-        if spill + n_more > self.n_slots or (n_more == 0) != (spill == 0):
+        if n_more == 0:
+            right = spill == 0
+        else:
+            right = self._n_rows <= spill <= self.n_slots - n_more
+        if not right:
             raise FormatError(f"a record of {size} bytes spills out of its segment")
         return size, list(range(spill, spill + n_more))
 

@@ -46,7 +46,12 @@ class SegmentView:
         self._check_vectors: dict[int, NDArray[np.uint16]] = {}
         layout = header.layout
         self.slots = SlotReader(
-            self._keys, header.collection, header.salt, layout.slot, layout.n_slots
+            self._keys,
+            header.collection,
+            header.salt,
+            layout.slot,
+            n_rows=layout.n_rows,
+            n_slots=layout.n_slots,
         )
 
     @property
@@ -113,6 +118,8 @@ class GroupView:
         self.group = group
         self.bundle = bundle
         self.dictionary = dictionary
+        if (dictionary.analyzer, dict(dictionary.scoring)) != (group.analyzer, dict(group.scoring)):
+            raise FormatError("the dictionary and the manifest name another analyzer or scoring")
         self.analyzer: Analyzer = make_analyzer(group.analyzer, dictionary.stop_words)
         try:
             self.scoring = Scoring(**dict(group.scoring))  # type: ignore[arg-type]
@@ -128,7 +135,7 @@ class GroupView:
     def columns(self) -> ColumnMap:
         """Columns of terms: the same in all segments of the group."""
         levels = max((s.header.layout.levels for s in self.segments), key=len)
-        return ColumnMap(self.bundle.column_key(), levels, self.dictionary.n_dedicated)
+        return ColumnMap(self.bundle.column_keys(), levels, self.dictionary.n_dedicated)
 
 
 def _prove_header(data: bytes, ref: SegmentRef, collection: bytes) -> SegmentHeader:
