@@ -39,6 +39,7 @@ _LEFT_OUT: Final = frozenset(
 )
 
 _Defined = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_BLOCKS: Final = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 def _topics() -> Iterator[tuple[str, str, str]]:
@@ -73,16 +74,19 @@ def _parse(path: str) -> ast.Module | None:
         return None
 
 
-def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, _Defined]]:
+def _definitions(tree: ast.Module, module: str) -> Iterator[tuple[str, _Defined]]:
     """Yield dotted names of classes, functions and methods, also those under a condition."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _Defined):
-            name = f"{prefix}.{child.name}"
-            yield name, child
-            if isinstance(child, ast.ClassDef):
-                yield from _definitions(child, name)
-        elif isinstance(child, ast.stmt | ast.excepthandler):
-            yield from _definitions(child, prefix)
+    # No recursion: a long chain of elif is nested as deeply as it is long.
+    stack: list[tuple[ast.AST, str]] = [(tree, module)]
+    while stack:
+        node, prefix = stack.pop()
+        if isinstance(node, _Defined):
+            prefix = f"{prefix}.{node.name}"
+            yield prefix, node
+            if not isinstance(node, ast.ClassDef):
+                continue
+        below = [child for child in ast.iter_child_nodes(node) if isinstance(child, _BLOCKS)]
+        stack.extend((child, prefix) for child in reversed(below))
 
 
 def _title_of(name: str, node: _Defined) -> str:

@@ -175,7 +175,7 @@ class SearchServer:
         Raises:
             ParameterError: another version, an unknown segment or level, or shares out of shape.
         """
-        segment = self._segment(request.version, request.segment)
+        segment = self._served_segment(request.version, request.segment)
         levels = segment.header.layout.levels
         if not 0 <= request.level < len(levels):
             raise ParameterError(f"level {request.level} is not in 0..{len(levels) - 1}")
@@ -192,7 +192,7 @@ class SearchServer:
         Raises:
             ParameterError: another version, an unknown segment, or slots out of range.
         """
-        segment = self._segment(request.version, request.segment)
+        segment = self._served_segment(request.version, request.segment)
         slots = segment.slots()
         wanted = request.slots
         if len(wanted) > MAX_RECORDS:
@@ -214,7 +214,18 @@ class SearchServer:
             raise StorageError("nothing was published here", cure="the owner publishes first")
         return self._active
 
-    def _segment(self, version: int, segment: bytes) -> SegmentReader:
+    def segment(self, name: bytes) -> SegmentReader:
+        """Return a segment of the active version.
+
+        Raises:
+            ParameterError: the active version does not have it.
+        """
+        active = self._require_active().manifest.version
+        if name not in self._segments:
+            raise ParameterError(f"segment {name.hex()[:16]} is not in version {active}")
+        return self._segments[name]
+
+    def _served_segment(self, version: int, name: bytes) -> SegmentReader:
         active = self._require_active().manifest.version
         if version != active:
             raise ParameterError(
@@ -222,9 +233,7 @@ class SearchServer:
                 cure="fetch the manifest again",
                 server=self.id,
             )
-        if segment not in self._segments:
-            raise ParameterError(f"segment {segment.hex()[:16]} is not in version {version}")
-        return self._segments[segment]
+        return self.segment(name)
 
 
 def _verify_object(path: Path, name: bytes) -> None:

@@ -31,6 +31,12 @@ SCORINGS = st.one_of(
     st.just(Scoring("tfidf")),
     st.builds(Scoring, st.just("bm25"), st.floats(0, 10), st.floats(0, 1)),
 )
+#: Weights of a query are logarithms of few different frequencies, so many are equal.
+LONG_QUERIES = st.builds(
+    lambda n_terms, levels: {term: levels[term % 97 % len(levels)] for term in range(n_terms)},
+    st.integers(129, 2060),
+    st.lists(st.integers(1, 2**40), min_size=1, max_size=8),
+)
 QUERIES = st.dictionaries(st.integers(0, 10**6), st.integers(1, 2**40), max_size=300)
 
 
@@ -142,7 +148,7 @@ def test_the_unit_of_a_query_is_the_least_that_fits(query: dict[int, int]) -> No
         assert tighter > params.QUERY_SUM_MAX
 
 
-@given(query=QUERIES)
+@given(query=QUERIES | LONG_QUERIES)
 @settings(max_examples=200, deadline=None)
 def test_dealing_a_query_keeps_every_term_once(query: dict[int, int]) -> None:
     parts = split_query(query)

@@ -106,7 +106,7 @@ def test_changed_or_missing_files_are_refused(copy: Path, file: str) -> None:
         load_collection("xquad-zh", copy)
 
 
-# --- counts and judgments, on a collection made here ------------------------------------------------
+# --- counts and judgments, on a collection made here ----------------------------------------------
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import os
 import sys
 import tarfile
 import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,14 @@ def test_a_path_that_does_not_exist_is_refused_before_anything_is_read(tmp_path:
     assert caught.value.cure
 
 
-@pytest.mark.parametrize("paths", [[], [""], ["a\0b"]])
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [([], "no path was given"), (["a", ""], "no path was given"), (["a\0b"], "cannot be read")],
+)
 def test_no_path_or_an_empty_one_is_refused_and_never_means_the_working_folder(
-    paths: list[str],
+    paths: list[str], message: str
 ) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=message):
         read_paths(paths)
 
 
@@ -631,6 +635,13 @@ def test_of_a_damaged_packed_file_what_was_read_before_stays(tmp_path: Path) -> 
     documents, run = read(write(tmp_path / "flipped.jsonl.gz", bytes(flipped)))
     assert documents
     assert any("damaged" in s.reason for s in run.skipped)
+
+    packer = zlib.compressobj(wbits=31)
+    whole = packer.compress(content) + packer.flush(zlib.Z_FULL_FLUSH)
+    # 7 starts a last block of the type 3, which there is not.
+    documents, run = read(write(tmp_path / "block.jsonl.gz", whole + b"\x07" * 100))
+    assert documents
+    assert "invalid block type" in run.skipped[-1].reason
 
     documents, run = read(write(tmp_path / "tail.jsonl.gz", packed + b"garbage"))
     assert len(documents) == 2000

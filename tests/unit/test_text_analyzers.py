@@ -154,6 +154,8 @@ def test_words_do_not_depend_on_what_stands_beyond_a_blank(left: str, right: str
         ("क्षत्रिय שָׁלוֹם", ["क्षत्रिय", "שָׁלוֹם"]),
         ("٣٤ 〇一 x²", ["٣٤", "〇一", "x2"]),
         ("alpha\u0378beta", ["alpha", "beta"]),
+        # Folding leaves letters that compose with the marks that follow.
+        ("ß\u0301 ŉ\u0301", ["s\u015b", "ʼ\u0144"]),
     ],
 )
 def test_awkward_characters_separate_or_vanish(

@@ -59,9 +59,9 @@ def test_ids_go_by_falling_document_frequency_then_bytes(texts: list[str]) -> No
 
 def test_equal_frequencies_go_by_bytes_beyond_the_basic_plane() -> None:
     # As UTF-16 the last two would change places.
-    vocabulary = count_corpus(PLAIN, ["ꯀ 𐐨 b a"]).vocabulary
+    vocabulary = count_corpus(PLAIN, ["𐐨 \ufa0e b a"]).vocabulary
 
-    assert vocabulary.terms == ("a", "b", "ꯀ", "𐐨")
+    assert vocabulary.terms == ("a", "b", "\ufa0e", "𐐨")
 
 
 @given(texts=TEXTS)

@@ -59,8 +59,8 @@ SERVERS_MAY_IMPORT = {
     "mksearch.crypto.labels", "mksearch.crypto.randomness", "mksearch.crypto.secret",
     "mksearch.crypto.signature",
     "mksearch.field", "mksearch.field.modp",
-    "mksearch.index", "mksearch.index.geometry", "mksearch.index.manifest",
-    "mksearch.index.segment", "mksearch.index.slot_shape",
+    "mksearch.index", "mksearch.index.blob_list", "mksearch.index.geometry",
+    "mksearch.index.manifest", "mksearch.index.segment", "mksearch.index.slot_shape",
 }  # fmt: skip
 SERVERS_MAY_IMPORT_ALL_OF = ("mksearch.kernels", "mksearch.scoring")
 

@@ -1,0 +1,87 @@
+"""How the demo shows itself on a terminal, or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from mksearch_client.demo.plaintext import PlaintextHit
+from mksearch_client.publishing import Progress as ProgressCallback
+from mksearch_client.result import SearchResult
+from mksearch_client.terminal import safe
+
+__all__ = ["Show"]
+
+
+class Show:
+    """Prints the scenes; with ``as_json`` it keeps them and prints one object at the end."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        # Messages go where they do not mix with the object on standard output.
+        self._console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False)
+        self._scenes: list[dict[str, Any]] = []
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self._console.print(Text(text))
+
+    def title(self, text: str) -> None:
+        """Print the heading of a scene."""
+        self._console.print()
+        self._console.print(Text(text, style="bold"))
+
+    @contextmanager
+    def progress(self) -> Iterator[ProgressCallback]:
+        """Show progress on a terminal while the block runs."""
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console, transient=True) as bar:
+            task = bar.add_task("", total=1.0)
+
+            def report(what: str, share: float) -> None:
+                bar.update(task, description=what, completed=share)
+
+            yield report
+
+    def answer(self, scene: str, result: SearchResult, plain: Sequence[PlaintextHit]) -> None:
+        """Show the hits of ``result`` beside those of the plaintext engine."""
+        table = Table(box=None, pad_edge=False, expand=True)
+        table.add_column("#", justify="right", min_width=2)
+        for heading in ("score", "plaintext"):
+            table.add_column(heading, justify="right", no_wrap=True, min_width=9)
+        table.add_column("title", no_wrap=True, overflow="ellipsis", ratio=2)
+        table.add_column("snippet", no_wrap=True, overflow="ellipsis", ratio=3)
+        scores = {hit.id: hit.score for hit in plain}
+        for hit in result.hits:
+            own = scores.get(hit.id)
+            table.add_row(
+                str(hit.rank),
+                f"{hit.score:.6f}",
+                "-" if own is None else f"{own:.6f}",
+                Text(safe(hit.title or hit.id)),
+                Text(safe(hit.snippet), style="dim"),
+            )
+        if result.hits:
+            self._console.print(table)
+        for warning in result.warnings:
+            self.say(f"note: {safe(warning)}")
+        self._scenes.append({"scene": scene, "answer": result.to_json()})
+
+    def refusal(self, scene: str, error: dict[str, Any]) -> None:
+        """Show an answer that was refused."""
+        self.say(f"refused: {error['message']}")
+        self.say(f"cure: {error['cure']}")
+        self._scenes.append({"scene": scene, "error": error})
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Print the JSON object, if that is what was asked for."""
+        if self._as_json:
+            print(json.dumps({**summary, "scenes": self._scenes}, ensure_ascii=False))
