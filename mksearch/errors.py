@@ -44,6 +44,15 @@ class MksearchError(Exception):
         self.cure = cure
         self.server = server
 
+    def to_fields(self) -> dict[str, str | int | None]:
+        """Return the object that commands print with ``--json``."""
+        return {
+            "error": self.code,
+            "message": self.message,
+            "cure": self.cure,
+            "server": self.server,
+        }
+
     def __str__(self) -> str:
         return f"{self.message}; {self.cure}" if self.cure else self.message
 

@@ -23,6 +23,8 @@ class ScoreRequest:
         segment: segment id, 32 bytes.
         level: level of the tree.
         shares: uint16 (n_vectors, columns), below p: this server's share.
+        answer_shape: (n_vectors, physical rows, tables) that the answer must have; not sent, it
+            tells the receiver of the answer when to stop.
     """
 
     query_id: bytes
@@ -30,6 +32,7 @@ class ScoreRequest:
     segment: bytes
     level: int
     shares: NDArray[np.uint16]
+    answer_shape: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,11 +56,13 @@ class RecordRequest:
         version: version of the collection.
         segment: segment id, 32 bytes.
         slots: int64 (n,), physical slots.
+        slot_width: elements that a slot must have; not sent, like ``answer_shape`` above.
     """
 
     version: int
     segment: bytes
     slots: NDArray[np.int64]
+    slot_width: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

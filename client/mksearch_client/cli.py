@@ -101,15 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=words, standalone_mode=False, prog_name="mksearch")
     except MksearchError as error:
-        _report(
-            {
-                "error": error.code,
-                "message": error.message,
-                "cure": error.cure,
-                "server": error.server,
-            },
-            as_json=as_json,
-        )
+        _report(error.to_fields(), as_json=as_json)
         return error.exit_code
     except click.ClickException as error:
         message = error.format_message()

@@ -464,7 +464,8 @@ class _Search:
             self.n_rounds += 1
             parts = []
             for start in range(0, len(slots), MAX_RECORDS):
-                request = RecordRequest(version, segment.id, slots[start : start + MAX_RECORDS])
+                wanted = slots[start : start + MAX_RECORDS]
+                request = RecordRequest(version, segment.id, wanted, segment.slots.shape.width)
                 elements = self._servers.connections[server].records(request).elements
                 self.bytes_sent += request.slots.nbytes
                 self.bytes_received += elements.nbytes

@@ -9,6 +9,7 @@ from typing import Final
 
 _PREFIX: Final = b"mksearch/1/"
 
+ANSWER: Final = _PREFIX + b"answer"
 MANIFEST: Final = _PREFIX + b"manifest"
 RECORD: Final = _PREFIX + b"record"
 STREAM: Final = _PREFIX + b"stream"

@@ -1,4 +1,8 @@
-"""The client's loops over answers: interpolate, take the mask away, check every block."""
+"""The client's loops over answers: interpolate, take the mask away, check every block.
+
+They run on one thread: a client may call them from several, and numba's fallback thread layer does
+not allow that for parallel loops.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from numpy.typing import NDArray
 __all__ = ["failing_blocks", "interpolate", "subtract_masks"]
 
 
-@nb.njit(cache=True, parallel=True)
+@nb.njit(cache=True, nogil=True)
 def interpolate(
     answers: NDArray[np.uint16], factors: NDArray[np.uint32], out: NDArray[np.uint16]
 ) -> None:
@@ -20,14 +24,14 @@ def interpolate(
         factors: uint32 (n_answers,), below p.
         out: uint16 (n,), overwritten.
     """
-    for i in nb.prange(answers.shape[1]):
+    for i in range(answers.shape[1]):
         total = np.uint64(0)
         for j in range(answers.shape[0]):
             total += np.uint64(answers[j, i]) * np.uint64(factors[j])
         out[i] = total % np.uint64(65521)
 
 
-@nb.njit(cache=True, parallel=True)
+@nb.njit(cache=True, nogil=True)
 def subtract_masks(
     sums: NDArray[np.uint16],
     masks: NDArray[np.uint16],
@@ -43,7 +47,7 @@ def subtract_masks(
         tables: int64 (n_columns,), table of each column, -1 for a dedicated one.
     """
     n_tables = sums.shape[1]
-    for r in nb.prange(sums.shape[0]):
+    for r in range(sums.shape[0]):
         for g in range(n_tables):
             total = np.uint64(0)
             for i in range(masks.shape[0]):
@@ -53,7 +57,7 @@ def subtract_masks(
             sums[r, g] = masked % np.uint64(65521)
 
 
-@nb.njit(cache=True, parallel=True)
+@nb.njit(cache=True, nogil=True)
 def failing_blocks(
     sums: NDArray[np.uint16],
     check_vector: NDArray[np.uint16],
@@ -71,7 +75,7 @@ def failing_blocks(
     n_checks = check_vector.shape[0]
     n_tables = sums.shape[1]
     height = fan_out + n_checks
-    for b in nb.prange(len(failed)):
+    for b in range(len(failed)):
         wrong = False
         first = b * height
         for k in range(n_checks):

@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import FormatError, NotEnoughAnswers, VerificationError
-from mksearch.field.modp import require_elements, subtract
+from mksearch.field.modp import matmul, require_elements, subtract
 from mksearch.field.shamir import Sharing, lagrange_coefficients
 from mksearch.kernels.answers import failing_blocks, interpolate, subtract_masks
-from mksearch.kernels.products import panel_products
 from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.params import Quorum
 from mksearch.query.group import SegmentView
@@ -81,6 +80,7 @@ class Attempt:
             self._segment.id,
             self._level,
             self._sharing.share(server),
+            self.shape,
         )
 
     def add(self, server: int, answer: ScoreAnswer) -> None:
@@ -189,12 +189,13 @@ class Attempt:
         height = self._segment.block.height
         first = block * height
         masks = self._segment.masks(self._level, np.arange(geometry.width), first, height)
-        share = self._sharing.share(server)[vector : vector + 1]
-        masked = np.empty((1, height, geometry.n_tables), np.uint16)
-        panel_products(
-            np.ascontiguousarray(masks.T), share, geometry.dedicated, geometry.table, masked
-        )
-        sums = subtract(self._answers[server][vector, first : first + height], masked[0])
+        share = self._sharing.share(server)[vector]
+        masked = np.empty((height, geometry.n_tables), np.uint16)
+        tables = geometry.table_of(np.arange(geometry.width))
+        for table in range(geometry.n_tables):
+            panels = (tables < 0) | (tables == table)
+            masked[:, table] = matmul(masks[panels].T, share[panels])
+        sums = subtract(self._answers[server][vector, first : first + height], masked)
         checks = self._segment.check_vectors(self._level)[:, first : first + height]
         failed = np.empty(1, np.bool_)
         failing_blocks(sums, np.ascontiguousarray(checks), self._segment.block.fan_out, failed)

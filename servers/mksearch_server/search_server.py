@@ -5,10 +5,11 @@ It holds no key but the owner's public one, and stores only what a manifest sign
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mksearch.crypto.kdf import sha256
 from mksearch.errors import FormatError, ParameterError, StorageError
@@ -18,7 +19,7 @@ from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.engine import Engine
-from mksearch_server.store import ObjectStore
+from mksearch_server.store import ObjectStore, ObjectWriter
 
 __all__ = ["SearchServer"]
 
@@ -43,7 +44,44 @@ class _Proposal:
     def stored(self, name: bytes) -> None:
         """Learn the blobs that belong to the version once their list is here."""
         if name in self._blob_lists and self._store.has(name):
-            self.listed |= dict(BlobList.decode(self._store.map(name).tobytes()).blobs)
+            self.listed |= dict(BlobList.decode(self._store.read_whole(name)).blobs)
+
+
+class Upload:
+    """One listed object on its way in; proved before it is stored."""
+
+    def __init__(self, proposal: _Proposal, name: bytes, writer: ObjectWriter) -> None:
+        self._proposal = proposal
+        self._name = name
+        self._writer = writer
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes; raise StorageError for more than the manifest lists."""
+        self._writer.write(chunk)
+
+    def finish(self) -> None:
+        """Prove the object's hash and store it.
+
+        Raises:
+            StorageError: bytes are missing, or no room.
+            FormatError: the bytes are not the object of this name.
+        """
+        self._writer.finish(self._verify)
+        self._proposal.stored(self._name)
+
+    def close(self) -> None:
+        """Drop what was not finished."""
+        self._writer.close()
+
+    def _verify(self, data: NDArray[np.uint8]) -> None:
+        if self._name in self._proposal.segments:
+            segment = SegmentReader(data)
+            segment.verify()
+            found = segment.id
+        else:
+            found = sha256(data.data)
+        if found != self._name:
+            raise FormatError(f"bytes came that are not object {self._name.hex()[:16]}")
 
 
 class SearchServer:
@@ -54,7 +92,12 @@ class SearchServer:
     """
 
     def __init__(
-        self, server_id: int, store: ObjectStore, owner_key: bytes, engine: Engine
+        self,
+        server_id: int,
+        store: ObjectStore,
+        owner_key: bytes,
+        engine: Engine,
+        collection: bytes | None = None,
     ) -> None:
         """Open the store and load the active version, if there is one.
 
@@ -63,6 +106,7 @@ class SearchServer:
             store: where its objects are.
             owner_key: pinned Ed25519 public key of the owner, 32 bytes.
             engine: computes the products.
+            collection: pinned collection, 16 bytes; None takes the first one that comes.
 
         Raises:
             VerificationError: the stored manifest or a segment header is damaged.
@@ -72,12 +116,15 @@ class SearchServer:
         self._store = store
         self._owner_key = owner_key
         self._engine = engine
+        self._collection = collection
+        # Compiled loops share one pool of threads: one request at a time.
+        self._scoring = threading.Lock()
         self._proposed: _Proposal | None = None
         self._active: SignedManifest | None = None
         self._segments: dict[bytes, SegmentReader] = {}
         stored = store.read_state(_ACTIVE)
         if stored is not None:
-            active = SignedManifest.decode(stored, owner_key)
+            active = SignedManifest.decode(stored, owner_key, collection)
             self._segments = self._open_segments(active)
             self._active = active
 
@@ -89,7 +136,7 @@ class SearchServer:
         Raises:
             VerificationError: not signed by the owner, or it may not follow the active version.
         """
-        collection = self._active.manifest.collection if self._active else None
+        collection = self._active.manifest.collection if self._active else self._collection
         signed = SignedManifest.decode(data, self._owner_key, collection)
         if self._active is not None:
             signed.require_not_older(self._active)
@@ -114,17 +161,26 @@ class SearchServer:
             StorageError: not listed, of another size, or no room.
             FormatError: the bytes are not the object of this name.
         """
+        upload = self.begin_put(manifest_hash, name)
+        try:
+            for chunk in chunks:
+                upload.write(chunk)
+            upload.finish()
+        finally:
+            upload.close()
+
+    def begin_put(self, manifest_hash: bytes, name: bytes) -> Upload:
+        """Start to store one object that a proposed manifest lists.
+
+        Raises:
+            StorageError: not listed, or no room.
+        """
         proposal = self._proposal(manifest_hash)
         size = proposal.listed.get(name)
         if size is None:
             raise StorageError(f"object {name.hex()[:16]} is in no manifest that the owner signed")
-        verify = _verify_segment if name in proposal.segments else _verify_object
-
-        def proved(path: Path) -> None:
-            verify(path, name)
-
-        self._store.write(name, size, chunks, proved)
-        proposal.stored(name)
+        is_segment = name in proposal.segments
+        return Upload(proposal, name, self._store.begin(name, size, is_segment=is_segment))
 
     def activate(self, manifest_hash: bytes) -> int:
         """Serve a proposed version from now on; return its number.
@@ -142,7 +198,6 @@ class SearchServer:
                 cure="publish again; only what is missing is sent",
             )
         segments = self._open_segments(signed)
-        self._store.sync()
         self._store.write_state(_ACTIVE, signed.encode())
         self._segments, self._active = segments, signed
         self._proposed = None
@@ -161,6 +216,22 @@ class SearchServer:
 
     # --- the users' side
 
+    @property
+    def version(self) -> int:
+        """Version that is served, 0 for none."""
+        return 0 if self._active is None else self._active.manifest.version
+
+    def width(self, version: int, segment: bytes, level: int) -> int:
+        """Return the columns of a level, for a request that has not come whole yet.
+
+        Raises:
+            ParameterError: another version, an unknown segment or level.
+        """
+        levels = self._served_segment(version, segment).header.layout.levels
+        if not 0 <= level < len(levels):
+            raise ParameterError(f"level {level} is not in 0..{len(levels) - 1}")
+        return levels[level].width
+
     def manifest(self) -> bytes:
         """Return the active signed manifest.
 
@@ -176,14 +247,14 @@ class SearchServer:
             ParameterError: another version, an unknown segment or level, or shares out of shape.
         """
         segment = self._served_segment(request.version, request.segment)
+        self.width(request.version, request.segment, request.level)
         levels = segment.header.layout.levels
-        if not 0 <= request.level < len(levels):
-            raise ParameterError(f"level {request.level} is not in 0..{len(levels) - 1}")
         if len(request.shares) not in VECTOR_CLASSES:
             raise ParameterError(f"{len(request.shares)} vectors came (1, 2 or 4 are possible)")
-        sums = self._engine.score(
-            segment.level(request.level), levels[request.level], request.shares
-        )
+        with self._scoring:
+            sums = self._engine.score(
+                segment.level(request.level), levels[request.level], request.shares
+            )
         return ScoreAnswer(request.query_id, sums)
 
     def records(self, request: RecordRequest) -> RecordAnswer:
@@ -208,6 +279,32 @@ class SearchServer:
             StorageError: there is no such object.
         """
         return self._store.read(name, offset, min(n_bytes, _READ_BYTES))
+
+    def verify_store(self) -> int:
+        """Prove every stored byte of the active version; return the number of objects.
+
+        Raises:
+            FormatError: an object is damaged.
+            StorageError: an object is missing, or nothing is active.
+        """
+        signed = self._require_active()
+        for segment in self._segments.values():
+            segment.verify()
+        names = [reference.id for reference in signed.manifest.objects()]
+        for group in signed.manifest.groups:
+            blobs = BlobList.decode(self._store.read_whole(group.blobs.id)).blobs
+            names += [name for name, _ in blobs]
+        for name in names:
+            if sha256(self._store.read_whole(name)) != name:
+                raise FormatError(
+                    f"object {name.hex()[:16]} is damaged",
+                    cure="restore the store from another server",
+                )
+        return len(names) + len(self._segments)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
 
     def _require_active(self) -> SignedManifest:
         if self._active is None:
@@ -234,15 +331,3 @@ class SearchServer:
                 server=self.id,
             )
         return self.segment(name)
-
-
-def _verify_object(path: Path, name: bytes) -> None:
-    if sha256(np.memmap(path, np.uint8, "r").data) != name:
-        raise FormatError(f"bytes came that are not object {name.hex()[:16]}")
-
-
-def _verify_segment(path: Path, name: bytes) -> None:
-    segment = SegmentReader(np.memmap(path, np.uint8, "r"))
-    if segment.id != name:
-        raise FormatError(f"bytes came that are not segment {name.hex()[:16]}")
-    segment.verify()

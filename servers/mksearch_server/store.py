@@ -1,95 +1,230 @@
-"""Immutable objects in a folder, named by their hash, mapped into memory."""
+"""What a server keeps: segments as raw files to be mapped, everything small in LMDB.
+
+Objects are immutable and named by their hash.  An object is there whole or not at all; small ones
+are committed many at a time, because each commit waits for the disk.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
+import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.errors import StorageError
 
-__all__ = ["ObjectStore"]
+__all__ = ["ObjectStore", "ObjectWriter"]
+
+#: Address space that LMDB may map; the file grows as needed.
+_MAP_BYTES = 1 << 40
+#: Small objects held back before they are committed together.
+_PENDING_BYTES = 1 << 23
+#: An object announced larger than this is no small object.
+SMALL_BYTES_MAX = 1 << 31
+#: Room that is left on the disk for state and logs.
+_RESERVE_BYTES = 1 << 26
+
+
+class ObjectWriter:
+    """One object on its way into a store."""
+
+    def __init__(self, store: ObjectStore, name: bytes, size: int, file: BinaryIO | None) -> None:
+        self._store = store
+        self._name = name
+        self._size = size
+        self._file = file
+        self._small = bytearray()
+        self._n_written = 0
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            StorageError: more than announced, or no room.
+        """
+        self._n_written += len(chunk)
+        if self._n_written > self._size:
+            raise StorageError(f"an object has more than the {self._size} bytes announced")
+        if self._file is None:
+            self._small += chunk
+            return
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise _no_room(error, self._size) from None
+
+    def finish(self, verify: Callable[[NDArray[np.uint8]], None]) -> None:
+        """Store the object if ``verify`` accepts its bytes (uint8, whole).
+
+        Raises:
+            StorageError: bytes are missing, or no room.
+        """
+        if self._n_written != self._size:
+            raise StorageError(f"an object has {self._n_written} of {self._size} bytes announced")
+        if self._file is None:
+            verify(np.frombuffer(self._small, np.uint8))
+            self._store.keep_small(self._name, bytes(self._small))
+            return
+        try:
+            self._file.flush()
+            verify(np.memmap(self._file.name, np.uint8, "r"))
+            os.fsync(self._file.fileno())
+            os.replace(self._file.name, self._store.path(self._name))
+        except OSError as error:
+            raise _no_room(error, self._size) from None
+
+    def close(self) -> None:
+        """Drop what was not finished."""
+        if self._file is not None:
+            self._file.close()
+            Path(self._file.name).unlink(missing_ok=True)
+
+
+def _no_room(error: OSError, size: int) -> StorageError:
+    return StorageError(
+        f"an object of {size} bytes cannot be stored: {error.strerror}",
+        cure="make room on the server's disk and publish again; what was stored stays",
+    )
 
 
 class ObjectStore:
-    """Files of one folder; an object is there whole or not at all."""
+    """The store of one server."""
 
-    def __init__(self, folder: Path) -> None:
-        """Use ``folder``, made if it does not exist."""
-        self._objects = folder / "objects"
-        self._objects.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        for leftover in self._objects.glob(".partial-*"):
-            leftover.unlink()
+    def __init__(
+        self, folder: Path, max_bytes: int = _MAP_BYTES, *, read_only: bool = False
+    ) -> None:
+        """Use ``folder``, made if it does not exist.
+
+        Args:
+            folder: of this server alone.
+            max_bytes: largest size of all files.
+            read_only: look at a store that another process may be using.
+
+        Raises:
+            StorageError: it cannot be opened.
+        """
+        self.folder = folder
+        self._segments = folder / "segments"
+        self._max_bytes = max_bytes
+        try:
+            if not read_only:
+                self._segments.mkdir(parents=True, exist_ok=True)
+                for leftover in self._segments.glob(".partial-*"):
+                    leftover.unlink()
+            self._small = lmdb.open(
+                str(folder / "objects"),
+                map_size=_MAP_BYTES,
+                max_dbs=2,
+                metasync=False,
+                readonly=read_only,
+                create=not read_only,
+            )
+            self._objects = self._small.open_db(b"objects")
+            self._state = self._small.open_db(b"state")
+        except (OSError, lmdb.Error) as error:
+            raise StorageError(
+                f"the store in {folder} cannot be opened: {error}",
+                cure="check its permissions, or restore it from another server",
+            ) from None
+        self._pending: dict[bytes, bytes] = {}
+        self._n_pending_bytes = 0
+
+    def close(self) -> None:
+        """Commit what is pending and let go of the files."""
+        self.flush()
+        self._small.close()
+
+    # --- objects ---
 
     def path(self, name: bytes) -> Path:
-        """Return where the object ``name`` (32 bytes) lies."""
-        return self._objects / name.hex()
+        """Return where the segment ``name`` (32 bytes) lies."""
+        return self._segments / name.hex()
 
     def has(self, name: bytes) -> bool:
         """Return whether the object is stored whole."""
-        return self.path(name).exists()
+        if name in self._pending or self.path(name).exists():
+            return True
+        with self._small.begin(self._objects) as transaction:
+            return transaction.get(name) is not None
 
-    def write(
-        self,
-        name: bytes,
-        size: int,
-        chunks: Iterable[bytes],
-        verify: Callable[[Path], None],
-    ) -> None:
-        """Store an object that ``verify(path)`` accepts; it appears at once and whole.
-
-        Durable after ``sync``.
+    def begin(self, name: bytes, size: int, *, is_segment: bool) -> ObjectWriter:
+        """Start to store an object of ``size`` bytes.
 
         Args:
             name: 32 bytes.
-            size: bytes announced; more is refused before it is written.
-            chunks: the object in pieces.
-            verify: called with the path of the written bytes; raises when they are not the object.
+            size: bytes announced.
+            is_segment: a segment is a file of its own, everything else is small.
 
         Raises:
-            StorageError: another size, or no room.
+            StorageError: it would not fit.
         """
-        descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=self._objects)
+        if not is_segment and size > SMALL_BYTES_MAX:
+            raise StorageError(f"an object of {size} bytes is too large")
+        self._require_room(size)
+        if not is_segment:
+            return ObjectWriter(self, name, size, None)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                n_written = 0
-                for chunk in chunks:
-                    n_written += len(chunk)
-                    if n_written > size:
-                        break
-                    file.write(chunk)
-            if n_written != size:
-                raise StorageError(f"an object of {n_written} bytes came (announced {size})")
-            verify(Path(partial))
-            os.replace(partial, self.path(name))
+            descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=self._segments)
+            os.close(descriptor)
+            return ObjectWriter(self, name, size, Path(partial).open("r+b"))
         except OSError as error:
+            raise _no_room(error, size) from None
+
+    def _require_room(self, size: int) -> None:
+        usage = os.statvfs(self.folder)
+        free = usage.f_bavail * usage.f_frsize - _RESERVE_BYTES
+        if size > free or self.n_bytes() + size > self._max_bytes:
+            raise _no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), size)
+
+    def n_bytes(self) -> int:
+        """Return the bytes that segments and small objects take."""
+        segments = sum(path.stat().st_size for path in self._segments.iterdir())
+        return segments + self._n_pending_bytes + os.stat(self.folder / "objects/data.mdb").st_size
+
+    def keep_small(self, name: bytes, data: bytes) -> None:
+        """Keep a small object; it is committed with others."""
+        self._pending[name] = data
+        self._n_pending_bytes += len(data)
+        if self._n_pending_bytes >= _PENDING_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Commit the small objects that were kept, durably.
+
+        Raises:
+            StorageError: no room.
+        """
+        if not self._pending:
+            return
+        try:
+            with self._small.begin(self._objects, write=True) as transaction:
+                # LMDB appends sorted keys fastest.
+                for name in sorted(self._pending):
+                    transaction.put(name, self._pending[name])
+        except lmdb.Error as error:
             raise StorageError(
-                f"an object of {size} bytes cannot be stored: {error.strerror}",
+                f"{len(self._pending)} objects cannot be stored: {error}",
                 cure="make room on the server's disk and publish again",
             ) from None
-        finally:
-            if os.path.exists(partial):
-                os.unlink(partial)
-
-    def sync(self) -> None:
-        """Make everything written so far durable, before a version that needs it is activated."""
-        os.sync()
+        self._pending = {}
+        self._n_pending_bytes = 0
 
     def map(self, name: bytes) -> NDArray[np.uint8]:
-        """Return the bytes of an object as a read-only mapped array: uint8 (size,).
+        """Return the bytes of a segment as a read-only mapped array: uint8 (size,).
 
         Raises:
-            StorageError: there is no such object.
+            StorageError: there is no such segment.
         """
         try:
             return np.memmap(self.path(name), np.uint8, "r")
         except (OSError, ValueError):
-            raise StorageError(f"object {name.hex()[:16]} is not stored here") from None
+            raise StorageError(f"segment {name.hex()[:16]} is not stored here") from None
 
     def read(self, name: bytes, offset: int, n_bytes: int) -> bytes:
         """Return up to ``n_bytes`` bytes of an object from ``offset``.
@@ -97,34 +232,45 @@ class ObjectStore:
         Raises:
             StorageError: there is no such object.
         """
-        try:
-            with self.path(name).open("rb") as file:
+        if name in self._pending:
+            return self._pending[name][offset : offset + n_bytes]
+        path = self.path(name)
+        if path.exists():
+            with path.open("rb") as file:
                 file.seek(offset)
                 return file.read(n_bytes)
-        except OSError:
-            raise StorageError(f"object {name.hex()[:16]} is not stored here") from None
+        with self._small.begin(self._objects, buffers=True) as transaction:
+            found = transaction.get(name)
+            if found is None:
+                raise StorageError(f"object {name.hex()[:16]} is not stored here")
+            return bytes(found[offset : offset + n_bytes])
+
+    def read_whole(self, name: bytes) -> bytes:
+        """Return a small object.
+
+        Raises:
+            StorageError: there is no such object.
+        """
+        return self.read(name, 0, SMALL_BYTES_MAX)
+
+    # --- state ---
 
     def write_state(self, name: str, data: bytes) -> None:
-        """Replace a small state file at once and durably."""
-        descriptor, partial = tempfile.mkstemp(prefix=".state-", dir=self._folder)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self._folder / name)
-        _sync_folder(self._folder)
+        """Replace a small piece of state at once and durably, with all objects before it.
+
+        Raises:
+            StorageError: no room.
+        """
+        self.flush()
+        try:
+            with self._small.begin(self._state, write=True) as transaction:
+                transaction.put(name.encode(), data)
+            self._small.sync(force=True)
+        except lmdb.Error as error:
+            raise StorageError(f"the state {name} cannot be stored: {error}") from None
 
     def read_state(self, name: str) -> bytes | None:
-        """Return a small state file, or None."""
-        try:
-            return (self._folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        """Return a small piece of state, or None."""
+        with self._small.begin(self._state) as transaction:
+            found = transaction.get(name.encode())
+            return None if found is None else bytes(found)

@@ -1,7 +1,8 @@
 """Correctness and completeness: no lie changes a sum, and every lie names its author alone.
 
 Servers are played by the engine itself; what they return is corrupted before it is handed in.  All
-choices come from one seed, which every failure prints; MKSEARCH_TEST_SEED sets another one.
+choices come from one seed, which every failure prints: MKSEARCH_TEST_SEED sets another one, and
+MKSEARCH_TEST_LIES another number of lies.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.keystream import Domain
 from mksearch.crypto.randomness import RandomSource, SeededRandom
 from mksearch.crypto.secret import SecretKey
-from mksearch.errors import AnswerRefused, FormatError, NotEnoughAnswers
+from mksearch.errors import FormatError, NotEnoughAnswers
 from mksearch.field import modp
 from mksearch.field.shamir import lagrange_coefficients
 from mksearch.index.builder import SegmentBuilder
@@ -39,8 +40,7 @@ from mksearch.text.weights import Scoring
 from tests.adversary.corpus import make_texts
 
 SEED = int(os.environ.get("MKSEARCH_TEST_SEED", "65521"))
-N_LIES = 10_000
-N_LIES_SLOW = 100_000
+N_LIES = int(os.environ.get("MKSEARCH_TEST_LIES", "10000"))
 N_DOCUMENTS = 150
 COLLECTION = b"c" * 16
 LEVELS = (LevelGeometry(64, 64), LevelGeometry(64, 64))
@@ -145,9 +145,7 @@ class Trial:
 
     def new_attempt(self) -> Attempt:
         view = self.segment.view
-        return Attempt(
-            view, self.trapdoor, self.quorum, self.random, version=1, level=self.level
-        )
+        return Attempt(view, self.trapdoor, self.quorum, self.random, version=1, level=self.level)
 
     def score(self, cells: Sums, vectors: NDArray[np.uint16]) -> Sums:
         return CpuEngine().score(cells, LEVELS[self.level], vectors)
@@ -158,7 +156,7 @@ class Trial:
     def truth(self) -> Sums:
         return self.segment.truth(self.trapdoor, self.level)
 
-    # --- choices of a liar ---------------------------------------------------------------------
+    # --- choices of a liar -----------------------------------------------------------------------
 
     @property
     def height(self) -> int:
@@ -204,8 +202,7 @@ def one_row(trial: Trial, liars: Sequence[int]) -> None:
     for server in liars:
         rows = trial.sums[server][trial.vector()]
         row = rows[trial.rng.integers(len(rows))]
-        row += trial.uniform(row.shape) // 2 + 1
-        row %= P
+        row[:] = modp.add(row, trial.uniform(row.shape) // 2 + 1)
 
 
 def one_block(trial: Trial, liars: Sequence[int]) -> None:
@@ -360,18 +357,17 @@ def choose_servers(
 
 
 def ask_one_by_one(trial: Trial, order: Sequence[int]) -> tuple[Sums, list[int]]:
-    """Hand answers in as a client asks for them; return the sums and who was asked."""
+    """Hand answers in as a client asks for them; return the sums and who was not asked."""
     waiting = list(order)
-    asked: list[int] = []
     while True:
         while trial.attempt.n_honest < trial.quorum.threshold:
-            asked.append(waiting.pop(0))
-            trial.hand_in(asked[-1])
+            trial.hand_in(waiting.pop(0))
         try:
-            return trial.attempt.combine(), asked
+            return trial.attempt.combine(), waiting
         except NotEnoughAnswers as error:
-            assert error.need == trial.quorum.threshold
-            assert error.have == trial.attempt.n_honest < error.need
+            shortage = error
+        assert shortage.need == trial.quorum.threshold
+        assert shortage.have == trial.attempt.n_honest < shortage.need
 
 
 def check_many_lies(
@@ -385,19 +381,20 @@ def check_many_lies(
         lie(trial, liars)
         for server in liars:
             assert not np.array_equal(trial.sums[server], trial.honest[server])
+        what = f"trial {number}: servers {order}, liars {liars}, level {trial.level}"
+        left = order
         if rng.random() < 0.5:
-            handed_in = order
-            for server in order:
-                trial.hand_in(server)
-            combined = trial.attempt.combine()
-        else:
-            combined, handed_in = ask_one_by_one(trial, order)
-        what = f"trial {number}: servers {handed_in}, liars {liars}, level {trial.level}"
-        assert np.array_equal(combined, trial.truth()), what
-        assert list(trial.attempt.liars) == sorted(set(liars) & set(handed_in)), what
+            combined, left = ask_one_by_one(trial, order)
+            assert np.array_equal(combined, trial.truth()), what
+            # Errors of two may cancel in t + 1 answers; a further answer shows them.
+            assert set(trial.attempt.liars) <= set(liars), what
+        for server in left:
+            trial.hand_in(server)
+        assert np.array_equal(trial.attempt.combine(), trial.truth()), what
+        assert list(trial.attempt.liars) == sorted(liars), what
 
 
-# --- the guarantee -------------------------------------------------------------------------------
+# --- the guarantee ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("quorum", QUORUMS, ids=lambda q: f"{q.n_servers}-{q.collusion_bound}")
@@ -406,15 +403,6 @@ def test_in_ten_thousand_lies_no_sum_changes_and_exactly_the_liars_are_named(
     segments: tuple[Segment, Segment], quorum: Quorum, lie: Lie
 ) -> None:
     check_many_lies(segments, quorum, lie, -(-N_LIES // (len(LIES) * len(QUORUMS))))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("quorum", [*QUORUMS, Quorum(7, 2), Quorum(7, 3)], ids=str)
-@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_in_a_hundred_thousand_lies_no_sum_changes_and_exactly_the_liars_are_named(
-    segments: tuple[Segment, Segment], quorum: Quorum, lie: Lie
-) -> None:
-    check_many_lies(segments, quorum, lie, -(-N_LIES_SLOW // (len(LIES) * 4)))
 
 
 @pytest.mark.parametrize("n_vectors", [1, 2, 4])
@@ -472,7 +460,7 @@ def test_honest_servers_are_never_named_and_any_quorum_of_them_gives_the_same_su
             assert trial.attempt.liars == ()
 
 
-# --- errors that cancel -----------------------------------------------------------------------------
+# --- errors that cancel -------------------------------------------------------------------------
 
 
 def test_errors_of_two_liars_that_cancel_change_no_sum_and_both_are_named(
@@ -550,7 +538,7 @@ def test_a_liar_in_one_block_does_not_hide_two_whose_errors_cancel_in_another(
 @pytest.mark.parametrize("quorum", QUORUMS, ids=lambda q: f"{q.n_servers}-{q.collusion_bound}")
 @pytest.mark.parametrize(
     "lie",
-    [one_sum, one_block, every_row, check_rows_only, another_segment, the_same_changed_cell],
+    [one_bit, one_sum, one_block, every_row, check_rows_only, rows_in_another_order],
     ids=lambda lie: lie.__name__,
 )
 def test_with_more_liars_than_a_quorum_can_spare_no_sum_is_used_and_nobody_honest_is_named(
@@ -566,12 +554,39 @@ def test_with_more_liars_than_a_quorum_can_spare_no_sum_is_used_and_nobody_hones
             lie(trial, liars)
             for server in order:
                 trial.hand_in(server)
-            with pytest.raises((NotEnoughAnswers, AnswerRefused)) as caught:
+            with pytest.raises(NotEnoughAnswers) as caught:
                 trial.attempt.combine()
             assert caught.value.need == quorum.threshold
             assert caught.value.have < quorum.threshold
             assert trial.attempt.liars
             assert set(trial.attempt.liars) <= set(liars)
+
+
+@pytest.mark.parametrize("quorum", QUORUMS, ids=lambda q: f"{q.n_servers}-{q.collusion_bound}")
+@pytest.mark.parametrize(
+    "lie",
+    [another_segment, the_same_changed_cell, nothing_but_zeros],
+    ids=lambda lie: lie.__name__,
+)
+def test_a_quorum_of_liars_that_agree_gets_no_wrong_sum_accepted(
+    segments: tuple[Segment, Segment], quorum: Quorum, lie: Lie
+) -> None:
+    rng, random = seeded("agree", lie.__name__, quorum)
+    n_refused = 0
+    for _ in range(60):
+        trial = Trial(segments, quorum, rng, random)
+        n_liars = int(rng.integers(quorum.threshold, quorum.n_servers + 1))
+        liars: list[int] = (1 + rng.permutation(quorum.n_servers))[:n_liars].tolist()
+        lie(trial, liars)
+        for server in trial.honest:
+            trial.hand_in(server)
+        try:
+            # Where the query does not touch what they changed, their errors cancel and harm nobody.
+            assert np.array_equal(trial.attempt.combine(), trial.truth())
+        except NotEnoughAnswers:
+            n_refused += 1
+        assert set(trial.attempt.liars) <= set(liars)
+    assert n_refused
 
 
 def test_one_answer_fewer_than_the_threshold_gives_nothing(
@@ -588,7 +603,7 @@ def test_one_answer_fewer_than_the_threshold_gives_nothing(
         assert trial.attempt.liars == ()
 
 
-# --- what is no answer at all -----------------------------------------------------------------------
+# --- what is no answer at all -------------------------------------------------------------------
 
 Forgery = Callable[[ScoreAnswer], ScoreAnswer]
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def one_compiled_thread() -> Iterator[None]:
-    """Run compiled loops on one core: on arrays this small, waking others costs more than it saves."""
+    """Run compiled loops on one core: waking others costs more than such small arrays save."""
     before = numba.get_num_threads()
     numba.set_num_threads(1)
     yield

@@ -203,5 +203,5 @@ SCORING_SHAPE = {"kind": is_text, "k1": is_float, "b": is_float}
 
 
 def scoring_in_range(scoring: dict[str, Any]) -> bool:
-    """Accept a known kind, k1 >= 0 and 0 <= b <= 1. Choice: the text gives no ranges."""
+    """Accept a known kind, k1 >= 0, 0 <= b <= 1. Choice: the text gives no ranges of k1 and b."""
     return scoring["kind"] in ("tfidf", "bm25") and scoring["k1"] >= 0 and 0 <= scoring["b"] <= 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from .codec import u8
 from .field import P
+from .keys import ColumnKeys
 from .keystream import CHECK, DEDICATED_ORDER, MASK, keyed_permutation, word
 from .text import Corpus, Statistics
 
@@ -81,11 +82,7 @@ def _ceil64(value: Fraction | int) -> int:
 def default_widths(
     n_distinct_terms: int, n_rows: int, n_terms: int, n_tables: int, n_levels: int
 ) -> list[tuple[int, int]]:
-    """Return (w0, w1) of every level; n_distinct_terms is summed over the rows.
-
-    Choice: a mean half-way between two multiples of 256 goes to the even multiple; 8 T is not
-    limited to 8192.
-    """
+    """Return (w0, w1) of every level; n_distinct_terms is summed over the rows."""
     nearest = round(Fraction(72 * n_distinct_terms, n_rows * 256)) * 256
     documents = min(max(nearest, 256), 8192)
     out = []
@@ -119,24 +116,25 @@ class Columns(NamedTuple):
 
 
 def columns_of(
-    key: bytes,
+    keys: ColumnKeys,
     level: int,
     terms: Sequence[str],
     n_dedicated: int,
     widths: tuple[int, int],
     n_tables: int,
 ) -> Columns:
-    """Place every term of the vocabulary on a level; `key` is the column key."""
+    """Place every term of the vocabulary on a level."""
     w0, w1 = widths
     if w0 % 64 or w1 % 64 or min(w0, w1) < 64 or not 0 <= n_dedicated <= w0:
         raise ValueError(f"widths {widths} or {n_dedicated} dedicated terms are out of range")
-    perm = keyed_permutation(key, DEDICATED_ORDER, level, w0)
+    perm = keyed_permutation(keys.dedicated, DEDICATED_ORDER, level, w0)
     of = []
     for i, term in enumerate(terms):
         if i < n_dedicated:
             of.append([perm[i]])
             continue
-        digest = hmac.new(key, u8(level) + term.encode("utf-8"), hashlib.sha512).digest()
+        message = u8(level) + term.encode("utf-8")
+        digest = hmac.new(keys.shared, message, hashlib.sha512).digest()
         y = [int.from_bytes(digest[8 * g : 8 * g + 8], "big") for g in range(n_tables)]
         of.append([w0 + g * w1 + y[g] % w1 for g in range(n_tables)])
     return Columns(w0, w1, n_tables, of)

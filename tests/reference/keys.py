@@ -49,9 +49,19 @@ def segment_keys(bundle: Bundle, salt: bytes) -> SegmentKeys:
     )
 
 
-def column_key(bundle: Bundle) -> bytes:
-    """Derive the key of the columns of terms."""
-    return hkdf(bundle["column"], "mksearch/1/columns")
+class ColumnKeys(NamedTuple):
+    """Keys of the columns of terms, 32 bytes each, secret."""
+
+    dedicated: bytes
+    shared: bytes
+
+
+def column_keys(bundle: Bundle) -> ColumnKeys:
+    """Derive the keys that place the terms of a group in columns."""
+    return ColumnKeys(
+        dedicated=hkdf(bundle["column"], "mksearch/1/columns/dedicated"),
+        shared=hkdf(bundle["column"], "mksearch/1/columns/shared"),
+    )
 
 
 def section_key(bundle: Bundle, name: str) -> bytes:

@@ -57,7 +57,6 @@ def _check_body(body: dict[str, Any]) -> None:
     n, t = body["n_servers"], body["collusion_bound"]
     require(t >= 1 and 2 * t + 1 <= n <= 255, "7.4", f"{n} servers with collusion bound {t}")
     require(body["version"] >= 1, "7.4", "version 0")
-    # Choice: part of the shape, since it needs no knowledge of another manifest.
     first = body["version"] == 1
     require(first == (body["previous"] == bytes(32)), "7.4", "`previous` contradicts the version")
     for group in body["groups"]:

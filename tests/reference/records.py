@@ -62,6 +62,8 @@ def _decode_record(data: bytes) -> Row:
             more, at = decode_varint(data, at)
             tfs[term] = more + 2
     n_members, at = decode_varint(data, at)
+    if n_members == 0:
+        raise ValueError("no member")
     members = []
     for _ in range(n_members):
         texts = []
@@ -88,12 +90,12 @@ def part_size(units: int) -> int:
 
 
 def choose_units(records: Sequence[bytes]) -> int:
-    """Return the smallest slot that takes 97 % of the framed records whole, else the largest."""
+    """Return the smallest slot that takes at least 97 % of the framed records, else the largest."""
     for units in UNITS:
         whole = sum(8 + len(record) <= part_size(units) for record in records)
         if 100 * whole >= 97 * len(records):
             return units
-    return UNITS[-1]  # Choice: the text does not say what happens if none is large enough.
+    return UNITS[-1]
 
 
 def _n_parts(record_size: int, units: int) -> int:

@@ -9,7 +9,7 @@ class Refused(Exception):
     """Name the step of docs/protocol.md at which bytes or answers are refused.
 
     Attributes:
-        step: "section.number", for instance "5.3"; "6" for section 6, which has no numbers.
+        step: "section.number", for instance "5.3" or "8.10.4".
         why: the cause.
         servers: ids of the servers to blame, empty where none is.
     """

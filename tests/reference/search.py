@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .field import P, interpolate, shamir
 from .index import Columns, Matrix, check_row, check_weight, columns_of, physical
-from .keys import Bundle, SegmentKeys, column_key, segment_keys
+from .keys import Bundle, SegmentKeys, column_keys, segment_keys
 from .keystream import MASK, word
 from .records import open_record
 from .refused import Refused, require
-from .segment import Segment
+from .segment import Segment, read_header, segment_id
 from .stream import Dictionary
-from .text import Part, deal, document_weights, quantised_query, query_weights, score
+from .text import Part, Scoring, deal, document_weights, quantised_query, query_weights, score
 
 Sums = list[list[int]]
 """Of every physical row, one sum a table."""
 
 
+class Answer(NamedTuple):
+    """What a server returns for a share: the id of the query that it answers, and sums."""
+
+    query_id: bytes
+    sums: Sums
+
+
 class Server(Protocol):
     """What a client can ask of a server."""
 
-    def answer(self, level: int, share: list[int]) -> Sums:
+    def answer(self, query_id: bytes, level: int, share: list[int]) -> Answer:
         """Return the sums of a level (8.3)."""
 
     def slots(self, numbers: list[int]) -> list[list[int]]:
@@ -37,11 +44,11 @@ class HonestServer:
         """Serve one segment."""
         self.segment = segment
 
-    def answer(self, level: int, share: list[int]) -> Sums:
+    def answer(self, query_id: bytes, level: int, share: list[int]) -> Answer:
         """Return the sums of a level."""
         here = self.segment.levels[level]
         shape = Columns(here.w0, here.w1, self.segment.n_tables, [])
-        return answer(here.matrix, shape, share)
+        return Answer(query_id, sums_of(here.matrix, shape, share))
 
     def slots(self, numbers: list[int]) -> list[list[int]]:
         """Return physical slots."""
@@ -57,8 +64,13 @@ def query_vector(part: Part, columns: Columns) -> list[int]:
     return q
 
 
-def answer(matrix: Matrix, columns: Columns, share: Sequence[int]) -> Sums:
-    """Return the answer of a server that holds `matrix` (8.3)."""
+def sums_of(matrix: Matrix, columns: Columns, share: Sequence[int]) -> Sums:
+    """Return the sums of a server that holds `matrix`; refuse at 8.3 what is no share.
+
+    Choice: the text does not say that a server refuses another length or an element >= p.
+    """
+    require(len(share) == columns.width, "8.3", f"a share of {len(share)} elements")
+    require(all(0 <= value < P for value in share), "8.3", "an element of a share is not below p")
     panels = [list(columns.panel(g)) for g in range(columns.n_tables)]
     return [[sum(row[c] * share[c] for c in panel) % P for panel in panels] for row in matrix]
 
@@ -123,13 +135,14 @@ class Accepted(NamedTuple):
     liars: frozenset[int]
 
 
-def _well_formed(sums: object, n_rows: int, n_tables: int) -> bool:
-    return (
-        isinstance(sums, list)
-        and len(sums) == n_rows
-        and all(len(row) == n_tables for row in sums)
-        and all(0 <= value < P for row in sums for value in row)
-    )
+def require_answer(answer: Answer, query_id: bytes, n_rows: int, n_tables: int) -> Sums:
+    """Return the sums of an answer; refuse at 8.4 what cannot be an answer to this query."""
+    require(answer.query_id == query_id, "8.4", "an answer to another query")
+    shape = [len(row) for row in answer.sums]
+    require(shape == [n_tables] * n_rows, "8.4", "an answer of another shape")
+    small = all(0 <= value < P for row in answer.sums for value in row)
+    require(small, "8.4", "an element is not below p")
+    return answer.sums
 
 
 def run_vector(
@@ -139,8 +152,11 @@ def run_vector(
     coefficients: Sequence[Sequence[int]],
     servers: Mapping[int, Server],
     n_asked: int = 0,
+    query_id: bytes = bytes(16),
 ) -> Accepted:
     """Ask servers, in the order of the mapping, until t + 1 right answers agree (8.2 to 8.7).
+
+    Choice: "a failing block" and "a block that differs" are all such blocks.
 
     Args:
         view: keys and shape of the level.
@@ -149,6 +165,7 @@ def run_vector(
         coefficients: t vectors, uniform over F_p^D.
         servers: by id.
         n_asked: servers asked at first, at least t + 1.
+        query_id: tells this attempt from others.
     """
     threshold = len(coefficients) + 1
     waiting, answers, liars = list(servers), dict[int, Sums](), set[int]()
@@ -157,10 +174,10 @@ def run_vector(
         if not waiting:
             raise Refused("8.7", f"{len(answers)} answers, {threshold} needed", liars)
         j = waiting.pop(0)
-        sums = servers[j].answer(view.level, shamir(q, coefficients, j))
-        if _well_formed(sums, n_rows, view.columns.n_tables):
-            answers[j] = sums
-        else:  # Choice: an answer of another shape or with elements >= p is a lie.
+        answer = servers[j].answer(query_id, view.level, shamir(q, coefficients, j))
+        try:
+            answers[j] = require_answer(answer, query_id, n_rows, view.columns.n_tables)
+        except Refused:
             liars.add(j)
 
     def judge(ids: Sequence[int], blocks: Sequence[int]) -> set[int]:
@@ -185,11 +202,10 @@ def run_vector(
         liars |= named
         for j in named:
             del answers[j]
-    differing: set[int] = set()
     for j in list(answers)[threshold:]:
-        value = combine({i: answers[i] for i in used}, at=j)
-        differing |= {b for b in blocks for row in view.rows_of(b) if value[row] != answers[j][row]}
-    liars |= judge(list(answers), sorted(differing))
+        right = combine({i: answers[i] for i in used}, at=j)
+        differing = [b for b in blocks if any(right[r] != answers[j][r] for r in view.rows_of(b))]
+        liars |= judge([j, *used], differing)
     return Accepted(sums, frozenset(liars))
 
 
@@ -211,6 +227,33 @@ class Found(NamedTuple):
     n_records: int
 
 
+def require_opening(
+    group: Mapping[str, Any],
+    collection: bytes,
+    dictionary: Dictionary,
+    first_pages: Sequence[bytes],
+) -> None:
+    """Refuse at 8.0 segment headers or a dictionary that are not those of the manifest.
+
+    Args:
+        group: entry of the manifest.
+        collection: 16 bytes.
+        dictionary: what was opened for the group.
+        first_pages: the first 4096 bytes of every segment, as received.
+    """
+    entries = group["segments"]
+    require(len(entries) == len(first_pages), "8.0", "another number of segments")
+    for entry, data in zip(entries, first_pages, strict=True):
+        require(segment_id(data) == entry["id"], "8.0", "a header of another segment")
+        header = read_header(data)
+        require(header["salt"] == entry["salt"], "8.0", "a header with another salt")
+        require(header["collection"] == collection, "8.0", "a header of another collection")
+        known = entry["salt"] in [facts.salt for facts in dictionary.segments]
+        require(known, "8.0", "the dictionary does not know a segment")
+    require(dictionary.analyzer == group["analyzer"], "8.0", "another analyzer")
+    require(dictionary.scoring == Scoring(**group["scoring"]), "8.0", "another scoring")
+
+
 class Member:
     """A user of a policy group with one segment."""
 
@@ -223,7 +266,7 @@ class Member:
         self.views = []
         for level, here in enumerate(segment.levels):
             columns = columns_of(
-                column_key(bundle),
+                column_keys(bundle),
                 level,
                 dictionary.stats.terms,
                 dictionary.n_dedicated[level],
@@ -288,7 +331,7 @@ class Member:
         split: Sequence[Sequence[int]] | None = None,
         n_asked: int = 0,
     ) -> Found:
-        """Search (8.1 to 8.10); arguments as for `bounds`. Choice: only a score > 0 is a hit."""
+        """Search (8.1 to 8.10); arguments as for `bounds`."""
         query = self.query(terms)
         split = deal(query) if split is None else split
         bounds, liars = self.bounds(0, query, split, draw, t, servers, n_asked)

@@ -19,7 +19,7 @@ from .index import (
     parent_impacts,
     physical_rows,
 )
-from .keys import Bundle, column_key, segment_keys
+from .keys import Bundle, column_keys, segment_keys
 from .records import N_TAGS, UNITS, Layout, build_slots
 from .refused import Refused, require
 from .text import (
@@ -102,7 +102,7 @@ def plan_segment(
         n_tables: tables of shared columns.
         widths: (w0, w1) of every level.
         scoring: ranking function.
-        n_dedicated: dedicated terms of every level. Choice: as many as there is room for.
+        n_dedicated: dedicated terms of every level; None: as many as there is room for.
         stats: counts of the group; those of the corpus if None.
     """
     size = fan_out + n_checks
@@ -120,7 +120,7 @@ def plan_segment(
     levels, columns = [], []
     for level, (w0, w1) in enumerate(widths):
         dedicated = n_dedicated[level] if n_dedicated else min(w0, len(stats.terms))
-        here = columns_of(column_key(bundle), level, stats.terms, dedicated, (w0, w1), n_tables)
+        here = columns_of(column_keys(bundle), level, stats.terms, dedicated, (w0, w1), n_tables)
         matrix = cells(impacts, here, keys.check, level, fan_out, n_checks)
         levels.append(Level(w0, w1, masked(matrix, keys.mask, level)))
         columns.append(here)
@@ -242,11 +242,16 @@ _HEADER = {
 }
 
 
-def _header(data: bytes) -> dict[str, Any]:
+def read_header(data: bytes) -> dict[str, Any]:
+    """Return the header of a segment file or of its first page; refuse at 5.1 to 5.3."""
+    header = _parse_header(data)
+    _check_ranges(header)
+    return header
+
+
+def _parse_header(data: bytes) -> dict[str, Any]:
     require(data[:8] == MAGIC, "5.1", "another magic")
     require(data[8:12] == u32(1), "5.2", "another format")
-    # Choice: a cut first page, a header longer than it and non-zero bytes after the header are
-    # refused here, being parts of the header.
     require(len(data) >= PAGE, "5.3", "the first page is cut off")
     end = 16 + int.from_bytes(data[12:16], "big")
     require(end <= PAGE, "5.3", "the header is longer than its page")
@@ -280,8 +285,7 @@ def _check_ranges(header: dict[str, Any]) -> None:
 
 def read_segment(data: bytes, verify: bool = True) -> Segment:
     """Read a segment file; refuse at 5.1 to 5.6 (5.6 only if `verify`)."""
-    header = _header(data)
-    _check_ranges(header)
+    header = read_header(data)
     n_checks, fan_out, n_tables = header["n_checks"], header["fan_out"], header["n_tables"]
     expected = [physical_rows(n, fan_out, n_checks) for n in level_rows(header["n_rows"], fan_out)]
     given = [level["n_rows"] for level in header["levels"]]

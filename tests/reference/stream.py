@@ -37,6 +37,7 @@ MAGIC = b"MKSTREAM"
 LIST_MAGIC = b"MKBLOBLS"
 CHUNK = 65536
 _TAG = 16
+_ENTRY = 96
 
 
 def padme(x: int) -> int:
@@ -70,24 +71,27 @@ def seal_stream(kind: str, key: bytes, collection: bytes, salt: bytes, content: 
 
 
 def open_stream(kind: str, key: bytes, collection: bytes, data: bytes) -> bytes:
-    """Return the content of a sealed stream; refuse at 6."""
-    require(data[:8] == MAGIC, "6", "another magic")
-    require(data[8:12] == u32(1), "6", "another format")
-    require(len(data) > 44, "6", "no chunks")
-    aead = AESGCM(stream_key(key, kind, data[12:44]))
+    """Return the content of a sealed stream; refuse at 6.1 to 6.4.
+
+    Choice: truncated (6.2) is what has no whole header and chunk, or a last chunk with no byte
+    beside its tag; a cut within a chunk shows only when the chunk does not open (6.3).
+    """
+    require(data[:8] == MAGIC, "6.1", "another magic")
+    require(data[8:12] == u32(1), "6.1", "another format")
     sealed = [data[at : at + CHUNK + _TAG] for at in range(44, len(data), CHUNK + _TAG)]
+    require(bool(sealed) and len(sealed[-1]) > _TAG, "6.2", f"{len(data)} bytes are truncated")
+    aead = AESGCM(stream_key(key, kind, data[12:44]))
     plain = b""
     for i, chunk in enumerate(sealed):
-        require(len(chunk) > _TAG, "6", f"chunk {i} is empty")
         try:
             nonce = _nonce(i, i == len(sealed) - 1)
             plain += aead.decrypt(nonce, chunk, _associated(kind, collection))
         except InvalidTag as error:
-            raise Refused("6", f"chunk {i} is not authentic") from error
-    require(len(plain) >= 8, "6", "no length")
+            raise Refused("6.3", f"chunk {i} is not authentic") from error
+    require(len(plain) >= 8, "6.4", "no length")
     size = int.from_bytes(plain[:8], "big")
-    require(len(plain) == padme(8 + size), "6", f"{len(plain)} bytes for a length of {size}")
-    require(not any(plain[8 + size :]), "6", "padding is not zero")
+    require(len(plain) == padme(8 + size), "6.4", f"{len(plain)} bytes for a length of {size}")
+    require(not any(plain[8 + size :]), "6.4", "padding is not zero")
     return plain[8 : 8 + size]
 
 
@@ -100,17 +104,16 @@ def _decode(data: bytes, what: str) -> Any:
     try:
         return decode_cbor(data)
     except ValueError as error:
-        raise Refused("6", f"{what}: {error}") from error
+        raise Refused("6.5", f"{what}: {error}") from error
 
 
 def _inflate(data: bytes, what: str) -> bytes:
-    # Choice: one zlib stream and nothing after it; the text limits neither level nor size.
     inflater = zlib.decompressobj()
     try:
         out = inflater.decompress(data)
     except zlib.error as error:
-        raise Refused("6", f"{what}: {error}") from error
-    require(inflater.eof and not inflater.unused_data, "6", f"{what}: not one zlib stream")
+        raise Refused("6.5", f"{what}: {error}") from error
+    require(inflater.eof and not inflater.unused_data, "6.5", f"{what}: not one zlib stream")
     return out
 
 
@@ -120,10 +123,10 @@ def encode_blob(external_id: str, title: str, text: str) -> bytes:
 
 
 def decode_blob(content: bytes) -> tuple[str, str, str]:
-    """Return (id, title, text) of a blob's content; refuse at 6."""
+    """Return (id, title, text) of a blob's content; refuse at 6.5."""
     blob = _decode(content, "blob")
     shape = {"id": is_text, "title": is_text, "text": is_text}
-    require(has_shape(shape, blob), "6", "a blob of another shape")
+    require(has_shape(shape, blob), "6.5", "a blob of another shape")
     return blob["id"], blob["title"], blob["text"]
 
 
@@ -150,7 +153,7 @@ def dictionary_cbor(dictionary: Dictionary) -> bytes:
     """Return the dictionary before compression."""
     stats = dictionary.stats
     if any(not term or "\n" in term for term in stats.terms):
-        raise ValueError("a term is empty or contains a line feed")  # Choice: no escape exists.
+        raise ValueError("a term is empty or contains a line feed")
     return encode_cbor(
         {
             "format": 1,
@@ -194,12 +197,16 @@ def _ascending(values: Sequence[bytes]) -> bool:
 
 
 def decode_dictionary(content: bytes) -> Dictionary:
-    """Read the content of the dictionary's stream; refuse at 6."""
+    """Read the content of the dictionary's stream; refuse at 6.5.
+
+    Choice: what no owner can have written is not canonical either: empty or repeated terms,
+    frequencies outside 1..n_docs, another number of segments than one, a kappa other than [1, 1].
+    """
     body = _decode(_inflate(content, "dictionary"), "dictionary")
-    require(has_shape(_DICTIONARY, body), "6", "a dictionary of another shape")
-    require(scoring_in_range(body["scoring"]), "6", "scoring is out of range")
+    require(has_shape(_DICTIONARY, body), "6.5", "a dictionary of another shape")
+    require(scoring_in_range(body["scoring"]), "6.5", "scoring is out of range")
     words = [word.encode("utf-8") for word in body["stop_words"]]
-    require(_ascending(words), "6", "stop words are not ascending")
+    require(_ascending(words), "6.5", "stop words are not ascending")
     dfs, at = [], 0
     try:
         terms = body["terms"].decode("utf-8").split("\n") if body["terms"] else []
@@ -207,16 +214,16 @@ def decode_dictionary(content: bytes) -> Dictionary:
             df, at = decode_varint(body["dfs"], at)
             dfs.append(df)
     except ValueError as error:
-        raise Refused("6", f"dictionary: {error}") from error
-    require(len(terms) == len(dfs), "6", f"{len(terms)} terms, {len(dfs)} frequencies")
-    require(all(terms) and len(set(terms)) == len(terms), "6", "a term is empty or repeated")
-    require(all(1 <= df <= body["n_docs"] for df in dfs), "6", "a frequency is out of range")
+        raise Refused("6.5", f"dictionary: {error}") from error
+    require(len(terms) == len(dfs), "6.5", f"{len(terms)} terms, {len(dfs)} frequencies")
+    require(all(terms) and len(set(terms)) == len(terms), "6.5", "a term is empty or repeated")
+    require(all(1 <= df <= body["n_docs"] for df in dfs), "6.5", "a frequency is out of range")
+    require(len(body["segments"]) == 1, "6.5", f"{len(body['segments'])} segments, not one")
     segments = []
     for entry in body["segments"]:
-        good = entry["step"] >= 1 and len(entry["kappa"]) == 2 and min(entry["kappa"]) >= 1
-        require(good, "6", "a step or kappa is out of range")
-        kappa = (entry["kappa"][0], entry["kappa"][1])
-        segments.append(SegmentEntry(entry["salt"], entry["step"], kappa))
+        good = entry["step"] >= 1 and entry["kappa"] == [1, 1]
+        require(good, "6.5", "a step is 0 or a kappa is not [1, 1]")
+        segments.append(SegmentEntry(entry["salt"], entry["step"], (1, 1)))
     return Dictionary(
         body["analyzer"],
         body["stop_words"],
@@ -228,8 +235,9 @@ def decode_dictionary(content: bytes) -> Dictionary:
 
 
 class LookupEntry(NamedTuple):
-    """What the lookup says of a document."""
+    """What the lookup says of a document; the segment's number in the group."""
 
+    segment: int
     row: int
     blob: bytes
     wrapped_key: bytes
@@ -241,11 +249,11 @@ def wrap_blob_key(key: bytes, blob_key: bytes) -> bytes:
 
 
 def unwrap_blob_key(key: bytes, wrapped: bytes) -> bytes:
-    """Undo `wrap_blob_key`; refuse at 6."""
+    """Undo `wrap_blob_key`; refuse at 6.5. Choice: a wrapped key is a part of the lookup."""
     try:
         return aes_key_unwrap(key, wrapped)
     except InvalidUnwrap as error:
-        raise Refused("6", "a blob key is not authentic") from error
+        raise Refused("6.5", "a blob key is not authentic") from error
 
 
 def lookup_place(key: bytes, external_id: str) -> bytes:
@@ -256,22 +264,28 @@ def lookup_place(key: bytes, external_id: str) -> bytes:
 def encode_lookup(key: bytes, entries: dict[str, LookupEntry]) -> bytes:
     """Return the content of the lookup's stream; entries by external id."""
     raw = sorted(
-        lookup_place(key, external_id) + u32(entry.row) + entry.blob + entry.wrapped_key
+        lookup_place(key, external_id)
+        + u32(entry.segment)
+        + u32(entry.row)
+        + entry.blob
+        + entry.wrapped_key
         for external_id, entry in entries.items()
     )
     return b"\x01" + b"".join(raw)
 
 
 def decode_lookup(content: bytes) -> dict[bytes, LookupEntry]:
-    """Read the content of the lookup's stream, entries by `lookup_place`; refuse at 6."""
-    require(content[:1] == b"\x01", "6", "a lookup of another version")
-    require(len(content) % 92 == 1, "6", "the lookup's last entry is cut off")
-    raw = [content[at : at + 92] for at in range(1, len(content), 92)]
-    require(_ascending([entry[:16] for entry in raw]), "6", "the lookup is not ascending")
-    return {
-        entry[:16]: LookupEntry(int.from_bytes(entry[16:20], "big"), entry[20:52], entry[52:])
-        for entry in raw
-    }
+    """Read the content of the lookup's stream, entries by `lookup_place`; refuse at 6.5."""
+    require(content[:1] == b"\x01", "6.5", "a lookup of another version")
+    require(len(content) % _ENTRY == 1, "6.5", "the lookup's last entry is cut off")
+    raw = [content[at : at + _ENTRY] for at in range(1, len(content), _ENTRY)]
+    require(_ascending([entry[:16] for entry in raw]), "6.5", "the lookup is not ascending")
+    return {entry[:16]: _lookup_entry(entry[16:]) for entry in raw}
+
+
+def _lookup_entry(raw: bytes) -> LookupEntry:
+    segment, row = int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:8], "big")
+    return LookupEntry(segment, row, raw[8:40], raw[40:])
 
 
 class CatalogueEntry(NamedTuple):
@@ -295,15 +309,15 @@ def encode_catalogue(entries: Sequence[CatalogueEntry]) -> bytes:
 
 
 def decode_catalogue(content: bytes) -> list[CatalogueEntry]:
-    """Read the content of the catalogue's stream; refuse at 6."""
+    """Read the content of the catalogue's stream; refuse at 6.5."""
     body = _decode(_inflate(content, "catalogue"), "catalogue")
-    require(has_shape([lambda e: isinstance(e, list) and len(e) == 5], body), "6", "not 5 fields")
+    require(has_shape([lambda e: isinstance(e, list) and len(e) == 5], body), "6.5", "not 5 fields")
     shape = (is_text, bytes_of(32), is_uint, bytes_of(32), bytes_of(32))
     for entry in body:
         good = all(accepts(value) for accepts, value in zip(shape, entry, strict=True))
-        require(good, "6", "a catalogue entry of another shape")
+        require(good, "6.5", "a catalogue entry of another shape")
     ids = [entry[0].encode("utf-8") for entry in body]
-    require(_ascending(ids), "6", "the catalogue is not ascending")
+    require(_ascending(ids), "6.5", "the catalogue is not ascending")
     return [CatalogueEntry(*entry) for entry in body]
 
 
@@ -313,9 +327,9 @@ def encode_blob_list(sizes: dict[bytes, int]) -> bytes:
 
 
 def decode_blob_list(data: bytes) -> dict[bytes, int]:
-    """Read the file of a blob list; refuse at 6."""
-    require(data[:12] == LIST_MAGIC + u32(1), "6", "another magic or format")
-    require((len(data) - 12) % 40 == 0, "6", "the last entry is cut off")
+    """Read the file of a blob list; refuse as for streams. Choice: the text numbers no steps."""
+    require(data[:12] == LIST_MAGIC + u32(1), "6.1", "another magic or format")
+    require((len(data) - 12) % 40 == 0, "6.2", "the last entry is cut off")
     raw = [data[at : at + 40] for at in range(12, len(data), 40)]
-    require(_ascending([entry[:32] for entry in raw]), "6", "the blob list is not ascending")
+    require(_ascending([entry[:32] for entry in raw]), "6.5", "the blob list is not ascending")
     return {entry[:32]: int.from_bytes(entry[32:], "big") for entry in raw}

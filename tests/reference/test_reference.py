@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -133,9 +134,9 @@ QUERIES = (["w000", "w007"], ["w003", "w003", "検索", "w101", "unknown"], ["st
 
 
 def test_hkdf_is_rfc_5869_with_an_empty_salt() -> None:
-    info = b"mksearch/1/columns\x00context"
+    info = b"mksearch/1/columns/shared\x00context"
     expected = HKDF(hashes.SHA256(), 32, None, info).derive(MASTER)
-    assert keys.hkdf(MASTER, "mksearch/1/columns", b"context") == expected
+    assert keys.hkdf(MASTER, "mksearch/1/columns/shared", b"context") == expected
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -355,6 +356,41 @@ def test_sums_are_the_cells_times_the_query_and_bounds_their_minimum_over_tables
 # Searching
 
 
+def group_entry() -> dict[str, Any]:
+    segment = {"id": segments.segment_id(segment_file()), "size": 1, "salt": SALT}
+    scoring = dict(TFIDF._asdict())
+    return {"analyzer": "test/1", "scoring": scoring, "segments": [segment]}
+
+
+def foreign_page(collection: bytes = COLLECTION, salt: bytes = SALT) -> bytes:
+    changed = built().segment._replace(collection=collection, salt=salt)
+    return segments.encode_segment(changed)[:4096]
+
+
+def with_page(page: bytes) -> dict[str, Any]:
+    segment = {"id": segments.segment_id(page), "size": 1, "salt": SALT}
+    return group_entry() | {"segments": [segment]}
+
+
+def test_what_was_fetched_for_a_group_is_compared_with_the_manifest() -> None:
+    page, words = segment_file()[:4096], dictionary()
+    search.require_opening(group_entry(), COLLECTION, words, [page])
+    foreign, resalted = foreign_page(collection=bytes(16)), foreign_page(salt=MASTER)
+    other = words.segments[0]._replace(salt=MASTER)
+    bad: list[tuple[dict[str, Any], stream.Dictionary, list[bytes]]] = [
+        (group_entry(), words, []),
+        (group_entry(), words, [foreign]),
+        (with_page(foreign), words, [foreign]),
+        (with_page(resalted), words, [resalted]),
+        (group_entry() | {"analyzer": "test/2"}, words, [page]),
+        (group_entry() | {"scoring": dict(BM25._asdict())}, words, [page]),
+        (group_entry(), words._replace(segments=[other]), [page]),
+    ]
+    for group, dictionary_, pages in bad:
+        with refused_at("8.0"):
+            search.require_opening(group, COLLECTION, dictionary_, pages)
+
+
 @pytest.mark.parametrize("scoring", [TFIDF, BM25])
 @pytest.mark.parametrize("terms", QUERIES)
 def test_every_pair_of_three_servers_finds_what_a_plain_engine_finds(
@@ -423,24 +459,37 @@ class Liar(search.HonestServer):
         super().__init__(built().segment)
         self.row, self.table, self.error = row, table, error
 
-    def answer(self, level: int, share: list[int]) -> search.Sums:
-        sums = super().answer(level, share)
-        sums[self.row][self.table] = (sums[self.row][self.table] + self.error) % P
-        return sums
+    def answer(self, query_id: bytes, level: int, share: list[int]) -> search.Answer:
+        answer = super().answer(query_id, level, share)
+        sums = answer.sums[self.row]
+        sums[self.table] = (sums[self.table] + self.error) % P
+        return answer
 
 
 class OtherShare(search.HonestServer):
     """Answers another share than it was sent."""
 
-    def answer(self, level: int, share: list[int]) -> search.Sums:
-        return super().answer(level, [(share[0] + 1) % P, *share[1:]])
+    def answer(self, query_id: bytes, level: int, share: list[int]) -> search.Answer:
+        return super().answer(query_id, level, [(share[0] + 1) % P, *share[1:]])
 
 
 class Malformed(search.HonestServer):
-    """Answers an element that is not below p."""
+    """Changes the form of its answers."""
 
-    def answer(self, level: int, share: list[int]) -> search.Sums:
-        return [[P] * N_TABLES, *super().answer(level, share)[1:]]
+    def __init__(self, change: Callable[[search.Answer], search.Answer]) -> None:
+        super().__init__(built().segment)
+        self.change = change
+
+    def answer(self, query_id: bytes, level: int, share: list[int]) -> search.Answer:
+        return self.change(super().answer(query_id, level, share))
+
+
+ANSWER_CHANGES: dict[str, Callable[[search.Answer], search.Answer]] = {
+    "element": lambda a: a._replace(sums=[[P] * N_TABLES, *a.sums[1:]]),
+    "rows": lambda a: a._replace(sums=a.sums[1:]),
+    "tables": lambda a: a._replace(sums=[row[1:] for row in a.sums]),
+    "query": lambda a: a._replace(query_id=SALT[:16]),
+}
 
 
 @pytest.mark.parametrize(
@@ -455,9 +504,25 @@ def test_a_lying_server_is_named_and_another_one_asked(liar: search.HonestServer
     assert pairs(found) == expected
 
 
-def test_a_malformed_answer_names_its_server() -> None:
-    servers = {1: Malformed(built().segment), 2: honest(), 3: honest()}
-    assert member().search(QUERIES[0], 5, drawing(7), 1, servers).liars == {1}
+@pytest.mark.parametrize("name", ANSWER_CHANGES)
+def test_a_malformed_answer_names_its_server(name: str) -> None:
+    bad = Malformed(ANSWER_CHANGES[name])
+    found = member().search(QUERIES[0], 5, drawing(7), 1, {1: bad, 2: honest(), 3: honest()})
+    assert found.liars == {1}
+    level = built().segment.levels[0]
+    share = [0] * (level.w0 + N_TABLES * level.w1)
+    with refused_at("8.4"):
+        search.require_answer(
+            bad.answer(bytes(16), 0, share), bytes(16), len(level.matrix), N_TABLES
+        )
+
+
+def test_a_server_refuses_what_is_no_share() -> None:
+    level = built().segment.levels[0]
+    width = level.w0 + N_TABLES * level.w1
+    for share in ([0] * (width - 1), [P] + [0] * (width - 1)):
+        with refused_at("8.3"):
+            honest().answer(bytes(16), 0, share)
 
 
 def test_a_liar_whose_answer_was_not_used_is_named() -> None:
@@ -636,6 +701,7 @@ def test_frames_of_another_form_are_refused(slot: list[int]) -> None:
         "01 00 00",  # cut off
         "01 00 00 00 00",  # a byte after the end
         "01 80 00 00 00",  # a long varint
+        "01 00 00 00",  # no member
         "01 00 00 02 01 62 00 00 01 61 00 00",  # members out of order
         "01 00 00 02 01 61 00 00 01 61 00 00",  # a member twice
         "01 00 00 01 00 00 00",  # an empty id
@@ -793,25 +859,28 @@ def test_streams_are_read_back(size: int) -> None:
 def test_every_changed_byte_of_a_stream_is_refused() -> None:
     raw = sealed(b"a short document")
     for at in range(len(raw)):
-        with refused_at("6"):
+        with refused_at("6.1" if at < 12 else "6.3"):
             stream.open_stream("blob", MASTER, COLLECTION, changed(raw, at))
 
 
 def test_streams_of_other_kind_key_collection_or_order_are_refused() -> None:
     raw = sealed(bytes(150_000))
     chunks = [raw[at : at + 65552] for at in range(44, len(raw), 65552)]
+    swapped = raw[:44] + chunks[1] + chunks[0] + b"".join(chunks[2:])
     bad = [
-        ("lookup", MASTER, COLLECTION, raw),
-        ("blob", SALT, COLLECTION, raw),
-        ("blob", MASTER, bytes(16), raw),
-        ("blob", MASTER, COLLECTION, raw[:44]),
-        ("blob", MASTER, COLLECTION, raw[: 44 + 65552]),
-        ("blob", MASTER, COLLECTION, raw[:-1]),
-        ("blob", MASTER, COLLECTION, raw + bytes(16)),
-        ("blob", MASTER, COLLECTION, raw[:44] + chunks[1] + chunks[0] + b"".join(chunks[2:])),
+        ("6.3", "lookup", MASTER, COLLECTION, raw),
+        ("6.3", "blob", SALT, COLLECTION, raw),
+        ("6.3", "blob", MASTER, bytes(16), raw),
+        ("6.2", "blob", MASTER, COLLECTION, raw[:44]),
+        ("6.2", "blob", MASTER, COLLECTION, raw[:60]),
+        ("6.3", "blob", MASTER, COLLECTION, raw[: 44 + 65552]),
+        ("6.2", "blob", MASTER, COLLECTION, raw[: 44 + 65552 + 16]),
+        ("6.3", "blob", MASTER, COLLECTION, raw[:-1]),
+        ("6.3", "blob", MASTER, COLLECTION, raw + bytes(16)),
+        ("6.3", "blob", MASTER, COLLECTION, swapped),
     ]
-    for kind, key, collection, data in bad:
-        with refused_at("6"):
+    for step, kind, key, collection, data in bad:
+        with refused_at(step):
             stream.open_stream(kind, key, collection, data)
 
 
@@ -822,7 +891,7 @@ def test_wrong_padding_is_refused(plain: bytes) -> None:
     aead = AESGCM(keys.stream_key(MASTER, "blob", SALT))
     associated = b"mksearch/1/stream\x00blob\x00" + COLLECTION
     raw = b"MKSTREAM" + codec.u32(1) + SALT + aead.encrypt(bytes(11) + b"\x01", plain, associated)
-    with refused_at("6"):
+    with refused_at("6.4"):
         stream.open_stream("blob", MASTER, COLLECTION, raw)
 
 
@@ -832,12 +901,12 @@ def test_contents_of_streams_are_read_back() -> None:
     wrapped = stream.wrap_blob_key(keys.wrapping_key(BUNDLE), SALT)
     assert len(wrapped) == 40
     assert stream.unwrap_blob_key(keys.wrapping_key(BUNDLE), wrapped) == SALT
-    with refused_at("6"):
+    with refused_at("6.5"):
         stream.unwrap_blob_key(keys.wrapping_key(BUNDLE), changed(wrapped, 5))
     key = keys.lookup_key(BUNDLE)
-    entries = {f"d{i}": stream.LookupEntry(i, bytes([i]) * 32, wrapped) for i in range(5)}
+    entries = {f"d{i}": stream.LookupEntry(0, i, bytes([i]) * 32, wrapped) for i in range(5)}
     content = stream.encode_lookup(key, entries)
-    assert len(content) == 1 + 5 * 92
+    assert len(content) == 1 + 5 * 96
     read = stream.decode_lookup(content)
     assert read == {stream.lookup_place(key, name): entry for name, entry in entries.items()}
     catalogue = [stream.CatalogueEntry(name, SALT, 3, SALT, MASTER) for name in ("b", "z", "ä")]
@@ -848,25 +917,51 @@ def test_contents_of_streams_are_read_back() -> None:
 
 def test_contents_of_another_form_are_refused() -> None:
     key = keys.lookup_key(BUNDLE)
-    entry = stream.LookupEntry(1, SALT, bytes(40))
+    entry = stream.LookupEntry(0, 1, SALT, bytes(40))
     lookup = stream.encode_lookup(key, {"a": entry, "b": entry})
     blobs = stream.encode_blob_list({SALT: 1, MASTER: 2})
     packed = stream.encode_dictionary(dictionary())
-    bad: list[tuple[Callable[[bytes], object], bytes]] = [
-        (stream.decode_lookup, b""),
-        (stream.decode_lookup, lookup[:-1]),
-        (stream.decode_lookup, lookup[:1] + lookup[93:] + lookup[1:93]),
-        (stream.decode_blob_list, changed(blobs, 11)),
-        (stream.decode_blob_list, blobs + b"\x00"),
-        (stream.decode_blob_list, blobs[:12] + blobs[52:] + blobs[12:52]),
-        (stream.decode_dictionary, packed + b"\x00"),
-        (stream.decode_dictionary, packed[:-1]),
-        (stream.decode_dictionary, stream.dictionary_cbor(dictionary())),
-        (stream.decode_blob, codec.encode_cbor({"id": "a"})),
+    bad: list[tuple[str, Callable[[bytes], object], bytes]] = [
+        ("6.5", stream.decode_lookup, b""),
+        ("6.5", stream.decode_lookup, lookup[:-1]),
+        ("6.5", stream.decode_lookup, lookup[:1] + lookup[97:] + lookup[1:97]),
+        ("6.1", stream.decode_blob_list, changed(blobs, 11)),
+        ("6.2", stream.decode_blob_list, blobs + b"\x00"),
+        ("6.5", stream.decode_blob_list, blobs[:12] + blobs[52:] + blobs[12:52]),
+        ("6.5", stream.decode_dictionary, packed + b"\x00"),
+        ("6.5", stream.decode_dictionary, packed[:-1]),
+        ("6.5", stream.decode_dictionary, stream.dictionary_cbor(dictionary())),
+        ("6.5", stream.decode_blob, codec.encode_cbor({"id": "a"})),
     ]
-    for decode, raw in bad:
-        with refused_at("6"):
+    for step, decode, raw in bad:
+        with refused_at(step):
             decode(raw)
+
+
+DICTIONARY_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "stop words": lambda body: body["stop_words"].reverse(),
+    "empty term": lambda body: body.update(terms=body["terms"] + b"\n", dfs=body["dfs"] + b"\x01"),
+    "term twice": lambda body: body.update(
+        terms=body["terms"] + b"\nw000", dfs=body["dfs"] + b"\x01"
+    ),
+    "term without frequency": lambda body: body.update(terms=body["terms"] + b"\nmore"),
+    "frequency": lambda body: body.update(dfs=b"\x7f" + body["dfs"][1:]),
+    "no frequency": lambda body: body.update(dfs=b"\x00" + body["dfs"][1:]),
+    "no segment": lambda body: body["segments"].clear(),
+    "two segments": lambda body: body["segments"].append(body["segments"][0] | {"salt": MASTER}),
+    "kappa": lambda body: body["segments"][0].update(kappa=[2, 1]),
+    "step": lambda body: body["segments"][0].update(step=0),
+    "scoring": lambda body: body["scoring"].update(b=1.5),
+    "format": lambda body: body.update(format=2),
+}
+
+
+@pytest.mark.parametrize("name", DICTIONARY_CHANGES)
+def test_a_dictionary_that_no_owner_writes_is_refused(name: str) -> None:
+    body = codec.decode_cbor(stream.dictionary_cbor(dictionary()))
+    DICTIONARY_CHANGES[name](body)
+    with refused_at("6.5"):
+        stream.decode_dictionary(zlib.compress(codec.encode_cbor(body)))
 
 
 # Manifest

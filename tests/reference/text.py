@@ -36,10 +36,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(corpus: Corpus) -> Statistics:
-    """Count a corpus and number its terms: falling document frequency, then UTF-8 bytes.
-
-    Choice: a document's length is its number of terms, repeats included.
-    """
+    """Count a corpus and number its terms: falling document frequency, then UTF-8 bytes."""
     counts = Counter(term for *_, terms in corpus for term in set(terms))
     order = sorted(counts, key=lambda term: (-counts[term], term.encode("utf-8")))
     total = sum(len(terms) for *_, terms in corpus)
@@ -181,7 +178,7 @@ def n_parts(n_terms: int) -> int:
 
 
 def deal(query: Mapping[int, int]) -> list[list[int]]:
-    """Deal term ids to the parts in turn. Choice: the text leaves the split to the client."""
+    """Deal term ids to the parts in turn; the text leaves the split to the client."""
     parts = n_parts(len(query))
     return [sorted(query)[i::parts] for i in range(parts)]
 

@@ -48,7 +48,7 @@ class LocalCollection:
     def segment_path(self, server: int) -> Path:
         """Return the file in which a server holds its (first) segment."""
         segment = self.publication.signed.manifest.groups[0].segments[0].id
-        return self.folder / f"server-{server}" / "objects" / segment.hex()
+        return self.folder / f"server-{server}" / "segments" / segment.hex()
 
     def segment_bytes(self, server: int) -> NDArray[np.uint8]:
         """Return a server's stored segment for changing: uint8, mapped, shared with the server."""

@@ -1,0 +1,207 @@
+"""Core messages to protobuf and back, in chunks; every received field is proved here.
+
+A receiver knows from the head how many bytes will come and stops at the first byte too many, so
+no peer makes it hold more than it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.errors import FormatError, ParameterError
+from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.params import KEY_BYTES, MAX_RECORDS, VECTOR_CLASSES, P
+from mksearch.wire.v1 import search_pb2 as pb
+
+__all__ = [
+    "CHUNK_BYTES",
+    "Gathering",
+    "chunks",
+    "record_answer",
+    "record_answer_messages",
+    "record_request",
+    "record_request_message",
+    "score_answer",
+    "score_answer_messages",
+    "score_head",
+    "score_request",
+    "score_request_messages",
+]
+
+#: Payload of one message: below gRPC's default limit of 4 MiB, and as fast as larger ones.
+CHUNK_BYTES = 1 << 20
+_QUERY_ID_BYTES = 16
+
+
+def chunks(data: bytes | memoryview) -> Iterator[bytes]:
+    """Cut ``data`` into pieces of at most 1 MiB; one empty piece for no data."""
+    view = memoryview(data)
+    yield bytes(view[:CHUNK_BYTES])
+    for start in range(CHUNK_BYTES, len(view), CHUNK_BYTES):
+        yield bytes(view[start : start + CHUNK_BYTES])
+
+
+class Gathering:
+    """Joins chunks of a payload whose size is known beforehand."""
+
+    def __init__(self, n_bytes: int, what: str) -> None:
+        self._data = bytearray()
+        self._n_bytes = n_bytes
+        self._what = what
+
+    def add(self, piece: bytes) -> None:
+        """Take the next chunk.
+
+        Raises:
+            FormatError: more came than the head announced.
+        """
+        if len(self._data) + len(piece) > self._n_bytes:
+            raise FormatError(f"{self._what} has more than the {self._n_bytes} bytes announced")
+        self._data += piece
+
+    def elements(self, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+        """Return the whole payload as field elements: uint16 of ``shape``, below p.
+
+        Raises:
+            FormatError: bytes are missing, or an element is p or more.
+        """
+        if len(self._data) != self._n_bytes:
+            raise FormatError(f"{self._what} has {len(self._data)} bytes (need {self._n_bytes})")
+        values = np.frombuffer(bytes(self._data), "<u2").reshape(shape)
+        if values.size and int(values.max()) >= P:
+            raise FormatError(f"{self._what} holds an element that is not below {P}")
+        return values
+
+
+def _require_length(value: bytes, n_bytes: int, what: str) -> bytes:
+    if len(value) != n_bytes:
+        raise FormatError(f"{what} has {len(value)} bytes (need {n_bytes})")
+    return value
+
+
+# --- scoring ---------------------------------------------------------------------------------
+
+
+def score_request_messages(request: ScoreRequest) -> Iterator[pb.ScoreRequest]:
+    """Yield the messages of a score request."""
+    head: pb.ScoreRequestHead | None = pb.ScoreRequestHead(
+        query_id=request.query_id,
+        version=request.version,
+        segment=request.segment,
+        level=request.level,
+        n_vectors=len(request.shares),
+    )
+    for piece in chunks(request.shares.astype("<u2").tobytes()):
+        yield pb.ScoreRequest(head=head, shares=piece)
+        head = None
+
+
+def score_head(head: pb.ScoreRequestHead) -> pb.ScoreRequestHead:
+    """Return a received head after proving its fields.
+
+    Raises:
+        ParameterError: a field is out of range.
+    """
+    for value, n_bytes, what in (
+        (head.query_id, _QUERY_ID_BYTES, "a query id"),
+        (head.segment, KEY_BYTES, "a segment id"),
+    ):
+        if len(value) != n_bytes:
+            raise ParameterError(f"{what} has {len(value)} bytes (need {n_bytes})")
+    if head.n_vectors not in VECTOR_CLASSES:
+        raise ParameterError(f"{head.n_vectors} vectors came (1, 2 or 4 are possible)")
+    return head
+
+
+def score_request(head: pb.ScoreRequestHead, shares: NDArray[np.uint16]) -> ScoreRequest:
+    """Return the core's request: ``shares`` is uint16 (n_vectors, columns)."""
+    return ScoreRequest(head.query_id, head.version, head.segment, head.level, shares)
+
+
+def score_answer_messages(answer: ScoreAnswer, signature: bytes) -> Iterator[pb.ScoreResponse]:
+    """Yield the messages of a score answer, the signature (64 bytes) in the last."""
+    n_vectors, n_rows, n_tables = answer.sums.shape
+    head: pb.ScoreResponseHead | None = pb.ScoreResponseHead(
+        query_id=answer.query_id, n_vectors=n_vectors, n_rows=n_rows, n_tables=n_tables
+    )
+    for piece in chunks(answer.sums.astype("<u2", copy=False).tobytes()):
+        yield pb.ScoreResponse(head=head, sums=piece)
+        head = None
+    yield pb.ScoreResponse(signature=signature)
+
+
+def score_answer(
+    messages: Iterable[pb.ScoreResponse], shape: tuple[int, int, int]
+) -> tuple[ScoreAnswer, bytes]:
+    """Join a score answer; return it and the signature.
+
+    Args:
+        messages: as received.
+        shape: (n_vectors, physical rows, tables) that was asked for.
+
+    Raises:
+        FormatError: the head announces another shape, or bytes are missing or too many.
+    """
+    gathering = Gathering(2 * int(np.prod(shape)), "a score answer")
+    head: pb.ScoreResponseHead | None = None
+    signature = b""
+    for message in messages:
+        if head is None:
+            head = message.head
+            announced = (head.n_vectors, head.n_rows, head.n_tables)
+            if announced != shape:
+                raise FormatError(f"a score answer of shape {announced} came (need {shape})")
+        gathering.add(message.sums)
+        signature = message.signature
+    if head is None:
+        raise FormatError("an empty score answer came")
+    return ScoreAnswer(head.query_id, gathering.elements(shape)), signature
+
+
+# --- records ---------------------------------------------------------------------------------
+
+
+def record_request_message(request: RecordRequest) -> pb.GetRecordsRequest:
+    """Return the message of a record request."""
+    return pb.GetRecordsRequest(
+        version=request.version, segment=request.segment, slots=request.slots.tolist()
+    )
+
+
+def record_request(message: pb.GetRecordsRequest) -> RecordRequest:
+    """Return the core's request.
+
+    Raises:
+        ParameterError: too many slots, or a number that no slot has.
+    """
+    if len(message.slots) > MAX_RECORDS:
+        raise ParameterError(f"{len(message.slots)} slots asked for (at most {MAX_RECORDS})")
+    if any(slot >= 1 << 32 for slot in message.slots):
+        raise ParameterError("a slot number does not fit in 32 bits")
+    return RecordRequest(message.version, message.segment, np.array(message.slots, np.int64))
+
+
+def record_answer_messages(answer: RecordAnswer) -> Iterator[pb.GetRecordsResponse]:
+    """Yield the messages of a record answer."""
+    width = answer.elements.shape[1]
+    for piece in chunks(answer.elements.astype("<u2", copy=False).tobytes()):
+        yield pb.GetRecordsResponse(slot_width=width, elements=piece)
+
+
+def record_answer(
+    messages: Iterable[pb.GetRecordsResponse], n_slots: int, slot_width: int
+) -> RecordAnswer:
+    """Join a record answer of ``n_slots`` slots of ``slot_width`` elements.
+
+    Raises:
+        FormatError: another width, bytes missing or too many.
+    """
+    gathering = Gathering(2 * n_slots * slot_width, "a record answer")
+    for message in messages:
+        if message.slot_width != slot_width:
+            raise FormatError(f"slots of {message.slot_width} elements came (need {slot_width})")
+        gathering.add(message.elements)
+    return RecordAnswer(gathering.elements((n_slots, slot_width)))

@@ -1,0 +1,1 @@
+"""Generated from ``proto/mksearch/wire/v1``; never edited by hand."""

@@ -1,0 +1,134 @@
+"""The file ``server.toml``: every setting with its unit, and nothing else."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from mksearch.errors import MksearchError, ParameterError
+from mksearch.params import N_SERVERS_MAX
+from mksearch.scoring.engine import ENGINES
+
+__all__ = ["CONFIG_NAME", "ServerConfig", "load_config", "write_config"]
+
+CONFIG_NAME = "server.toml"
+#: Hosts that a server without TLS may listen on.
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+_TEMPLATE = """\
+# Settings of one mksearch server.  Check with: mksearch-server check-config --config FILE
+
+# Evaluation point of this server, 1..255; every server of a collection has another.
+id = {id}
+
+# HOST:PORT.  Without TLS only loopback hosts are accepted.  Port 0 takes a free one.
+listen = "{listen}"
+
+# Folder of the store, relative to this file.
+data = "data"
+
+# "cpu" (compiled, all cores) or "numpy" (reference, slow).
+engine = "cpu"
+
+# Threads of the engine; 0 takes all cores.
+threads = 0
+
+# Score requests that may wait; more are refused with a hint when to try again.
+max_waiting = 64
+
+# Largest size of the store in bytes.
+max_store_bytes = 1099511627776
+
+# Seconds that running requests get when the server is told to stop.
+drain_s = 10
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Settings of one server.
+
+    Attributes:
+        id: evaluation point, 1..255.
+        listen: HOST:PORT, a loopback host.
+        data: folder of the store.
+        engine: name of the engine.
+        threads: of the engine, 0 for all cores.
+        max_waiting: score requests that may wait.
+        max_store_bytes: largest size of the store.
+        drain_s: seconds that running requests get at the end.
+    """
+
+    id: int
+    listen: str
+    data: Path
+    engine: str = "cpu"
+    threads: int = 0
+    max_waiting: int = 64
+    max_store_bytes: int = 1 << 40
+    drain_s: int = 10
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("id", 1, N_SERVERS_MAX),
+            ("threads", 0, 1024),
+            ("max_waiting", 1, 100_000),
+            ("max_store_bytes", 1 << 20, 1 << 46),
+            ("drain_s", 0, 3600),
+        ):
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                raise ParameterError(f"{name} = {value!r} is not a number in {low}..{high}")
+        if self.engine not in ENGINES:
+            raise ParameterError(
+                f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
+            )
+        host, _, port = self.listen.rpartition(":")
+        if host not in LOOPBACK or not port.isdecimal() or int(port) > 65535:
+            raise ParameterError(
+                f"listen = {self.listen!r} is not a loopback host and port",
+                cure="this release has no TLS, so it listens on 127.0.0.1 or [::1] only",
+            )
+
+
+def write_config(folder: Path, server_id: int, listen: str) -> Path:
+    """Write a commented ``server.toml``; return its path.
+
+    Raises:
+        ParameterError: a value is out of range.
+    """
+    ServerConfig(server_id, listen, folder)
+    path = folder / CONFIG_NAME
+    path.write_text(_TEMPLATE.format(id=server_id, listen=listen))
+    return path
+
+
+def load_config(path: Path) -> ServerConfig:
+    """Read and check a ``server.toml``.
+
+    Raises:
+        ParameterError: unreadable, not TOML, an unknown or missing key, a value out of range.
+    """
+    known = [field.name for field in fields(ServerConfig)]
+    try:
+        with path.open("rb") as file:
+            values = tomllib.load(file)
+    except OSError as error:
+        raise ParameterError(
+            f"{path} cannot be read ({error.strerror})", cure="name the file that init wrote"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+    unknown = sorted(set(values) - set(known))
+    missing = sorted({"id", "listen", "data"} - set(values))
+    if unknown or missing:
+        what = f"unknown keys: {', '.join(unknown)}" if unknown else f"no {', '.join(missing)}"
+        raise ParameterError(f"{path} has {what}", cure=f"known keys are {', '.join(known)}")
+    if not isinstance(values["data"], str) or not isinstance(values["listen"], str):
+        raise ParameterError(f"{path}: data and listen are strings")
+    values["data"] = path.parent / values["data"]
+    try:
+        return ServerConfig(**values)
+    except MksearchError as error:
+        raise ParameterError(f"{path}: {error.message}", cure=error.cure) from None

@@ -1,0 +1,139 @@
+"""Who a server is: its key, its claim token, and the owner that claimed it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mksearch.codec import decode_cbor, encode_cbor, require_map
+from mksearch.crypto.evidence import AnswerSigner
+from mksearch.crypto.randomness import SystemRandom
+from mksearch.crypto.secret import SecretKey
+from mksearch.crypto.signature import SigningKey
+from mksearch.errors import MksearchError, ParameterError, StorageError
+from mksearch.params import COLLECTION_BYTES, KEY_BYTES
+from mksearch_server.store import ObjectStore
+
+__all__ = ["Claim", "ServerIdentity", "create_identity", "write_secret"]
+
+_KEY_NAME = "server-key"
+TOKEN_NAME = "claim-token"  # noqa: S105 - the name of a file
+_CLAIM_STATE = "claim"
+_CLAIM_FIELDS: dict[str, type] = {"owner_key": bytes, "collection": bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The owner that a server belongs to.
+
+    Attributes:
+        owner_key: Ed25519 public key, 32 bytes.
+        collection: 16 bytes.
+    """
+
+    owner_key: bytes
+    collection: bytes
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a new file that only its owner may read; never over an old one.
+
+    Raises:
+        StorageError: it exists or cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be made ({error.strerror})") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def create_identity(folder: Path) -> str:
+    """Make the key of a new server and its claim token; return the token.
+
+    Raises:
+        StorageError: the folder holds a server already, or cannot be written.
+    """
+    random = SystemRandom()
+    write_secret(folder / _KEY_NAME, random.bytes(KEY_BYTES))
+    token = random.bytes(16).hex()
+    write_secret(folder / TOKEN_NAME, token.encode())
+    return token
+
+
+class ServerIdentity:
+    """The key of a server and its claim.
+
+    Attributes:
+        signer: signs what the server answers.
+        claim: the owner, None before anybody claimed the server.
+    """
+
+    def __init__(self, folder: Path, store: ObjectStore) -> None:
+        """Load the identity that ``create_identity`` made in ``folder``.
+
+        Raises:
+            StorageError: there is none, or it is damaged.
+        """
+        self._folder = folder
+        self._store = store
+        try:
+            seed = (folder / _KEY_NAME).read_bytes()
+            self.signer = AnswerSigner(SigningKey(SecretKey(seed)))
+        except (OSError, ParameterError) as error:
+            raise StorageError(
+                f"the key of the server in {folder} cannot be read ({error})",
+                cure="run mksearch-server init for a new server, or restore the file",
+            ) from None
+        self.claim = self._load_claim()
+
+    def _load_claim(self) -> Claim | None:
+        data = self._store.read_state(_CLAIM_STATE)
+        if data is None:
+            return None
+        try:
+            return Claim(**require_map(decode_cbor(data, "the claim"), _CLAIM_FIELDS, "the claim"))
+        except MksearchError as error:
+            raise StorageError(
+                f"the claim of this server is damaged: {error.message}",
+                cure="restore the store from a backup",
+            ) from None
+
+    def accept_claim(self, token: str, claim: Claim) -> None:
+        """Pin the owner that shows the token; the token works once.
+
+        Claiming again with the same owner and collection changes nothing.
+
+        Raises:
+            StorageError: wrong token, another owner, or malformed.
+        """
+        if len(claim.owner_key) != KEY_BYTES or len(claim.collection) != COLLECTION_BYTES:
+            raise StorageError("a claim names a key or collection of a wrong length")
+        if self.claim is not None:
+            if self.claim != claim:
+                raise StorageError(
+                    "this server was claimed by another owner or for another collection",
+                    cure="make a new server with mksearch-server init",
+                )
+            return
+        try:
+            expected = (self._folder / TOKEN_NAME).read_text()
+        except OSError:
+            expected = ""
+        # Digests of equal length: the comparison shows nothing of the token.
+        digests = [hashlib.sha256(value.strip().encode()).digest() for value in (expected, token)]
+        if not expected or not hmac.compare_digest(*digests):
+            raise StorageError(
+                "the claim token is wrong",
+                cure="use the token that mksearch-server init printed (file claim-token)",
+            )
+        fields = {"owner_key": claim.owner_key, "collection": claim.collection}
+        self._store.write_state(_CLAIM_STATE, encode_cbor(fields))
+        self.claim = claim
+        (self._folder / TOKEN_NAME).unlink(missing_ok=True)

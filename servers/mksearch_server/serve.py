@@ -1,0 +1,85 @@
+"""Run one server until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from mksearch.errors import StorageError
+from mksearch.scoring.engine import make_engine
+from mksearch.wire.v1 import owner_pb2_grpc, search_pb2_grpc
+from mksearch_server.config import ServerConfig
+from mksearch_server.identity import ServerIdentity
+from mksearch_server.log import log
+from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
+from mksearch_server.store import ObjectStore
+
+__all__ = ["open_runtime", "serve"]
+
+#: Streams that one connection may have open.
+_STREAMS_MAX = 256
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", _STREAMS_MAX),
+    # Ciphertext does not compress, and compressed sizes would leak.
+    ("grpc.default_compression_algorithm", 0),
+)
+
+
+def open_runtime(config: ServerConfig) -> Runtime:
+    """Open store and identity of a server.
+
+    Raises:
+        StorageError: either is missing or damaged.
+        VerificationError: the active version is damaged.
+    """
+    store = ObjectStore(config.data, config.max_store_bytes)
+    identity = ServerIdentity(config.data.parent, store)
+    return Runtime(config, store, identity, make_engine(config.engine))
+
+
+async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then let running requests end.
+
+    Args:
+        config: of this server.
+        ready: called with the address once requests are answered.
+
+    Raises:
+        StorageError: the store is damaged, or the port is in use.
+    """
+    runtime = open_runtime(config)
+    server = grpc.aio.server(options=_OPTIONS)
+    search_pb2_grpc.add_SearchServiceServicer_to_server(SearchServicer(runtime), server)  # type: ignore[no-untyped-call]
+    owner_pb2_grpc.add_OwnerServiceServicer_to_server(OwnerServicer(runtime), server)  # type: ignore[no-untyped-call]
+    owner_pb2_grpc.add_InfoServiceServicer_to_server(InfoServicer(runtime), server)  # type: ignore[no-untyped-call]
+    checks = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    host, _, _ = config.listen.rpartition(":")
+    try:
+        port = server.add_insecure_port(config.listen)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        runtime.close()
+        raise StorageError(
+            f"{config.listen} cannot be listened on",
+            cure="another program uses the port; stop it or change listen in server.toml",
+        )
+    await server.start()
+    await checks.set("", health_pb2.HealthCheckResponse.SERVING)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    log.info("server %d listens on %s:%d, version %d", config.id, host, port, runtime.version)
+    ready(f"{host}:{port}")
+    await stopping.wait()
+    log.info("stopping: %d s for running requests", config.drain_s)
+    await checks.enter_graceful_shutdown()
+    await server.stop(config.drain_s)
+    runtime.close()

@@ -1,0 +1,326 @@
+"""The gRPC services: messages in, the server's work on its threads, messages out.
+
+The event loop never computes and never waits for the disk: scoring has one thread (compiled loops
+use all cores by themselves), everything else a small pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from mksearch import __version__
+from mksearch.crypto.evidence import NONCE_BYTES
+from mksearch.errors import ParameterError, StorageError
+from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.scoring.engine import Engine
+from mksearch.wire import convert
+from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
+from mksearch_server.config import ServerConfig
+from mksearch_server.identity import Claim, ServerIdentity
+from mksearch_server.log import log
+from mksearch_server.search_server import SearchServer
+from mksearch_server.status import DETAIL_KEY, BusyError, status_of
+from mksearch_server.store import ObjectStore
+
+__all__ = ["InfoServicer", "OwnerServicer", "Runtime", "SearchServicer"]
+
+_T = TypeVar("_T")
+_NAMES_PER_MESSAGE = 1024
+#: Largest piece of an object that one request may read.
+_READ_BYTES_MAX = 1 << 26
+_RETRY_MS = 200
+
+
+class Runtime:
+    """What the services of one process share."""
+
+    def __init__(
+        self, config: ServerConfig, store: ObjectStore, identity: ServerIdentity, engine: Engine
+    ) -> None:
+        self.config = config
+        self.identity = identity
+        self._store = store
+        self._engine = engine
+        self._scoring = ThreadPoolExecutor(1, "scoring")
+        self._storage = ThreadPoolExecutor(4, "storage")
+        # Uploads change the store: one at a time, in the order in which they came.
+        self._upload = ThreadPoolExecutor(1, "upload")
+        self._n_waiting = 0
+        self._search: SearchServer | None = None
+        if identity.claim is not None:
+            self._open(identity.claim)
+
+    def _open(self, claim: Claim) -> None:
+        self._search = SearchServer(
+            self.config.id, self._store, claim.owner_key, self._engine, claim.collection
+        )
+
+    @property
+    def search(self) -> SearchServer:
+        """The claimed server.
+
+        Raises:
+            StorageError: nobody claimed it yet.
+        """
+        if self._search is None:
+            raise StorageError(
+                "this server was not claimed by an owner", cure="run mksearch owner init"
+            )
+        return self._search
+
+    @property
+    def version(self) -> int:
+        """Version that is served, 0 for none."""
+        return 0 if self._search is None else self._search.version
+
+    def claim(self, token: str, claim: Claim) -> None:
+        """Pin the owner and open the store for it."""
+        self.identity.accept_claim(token, claim)
+        if self._search is None:
+            self._open(claim)
+
+    async def on_storage(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Run ``work`` on a storage thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._storage, work, *arguments)
+
+    async def on_upload(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Run ``work`` on the one thread that changes the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._upload, work, *arguments)
+
+    async def score(self, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
+        """Score a request and sign the answer.
+
+        Raises:
+            BusyError: as many requests wait as the server accepts.
+        """
+        if self._n_waiting >= self.config.max_waiting:
+            raise BusyError(f"{self._n_waiting} requests wait already", retry_after_ms=_RETRY_MS)
+        self._n_waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._scoring, self._score, request)
+        finally:
+            self._n_waiting -= 1
+
+    def _score(self, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
+        answer = self.search.score(request)
+        return answer, self.identity.signer.score(request, answer)
+
+    def close(self) -> None:
+        """End the threads and close the store."""
+        for pool in (self._scoring, self._storage, self._upload):
+            pool.shutdown(cancel_futures=True)
+        self._store.close()
+
+
+async def _refuse(context: Any, error: Exception) -> NoReturn:
+    """End the call with the status and the detail of the table."""
+    code, detail = status_of(error)
+    if code is grpc.StatusCode.INTERNAL:
+        log.error("internal fault: %s: %s", type(error).__name__, error)
+    context.set_trailing_metadata(((DETAIL_KEY, detail.SerializeToString()),))
+    await context.abort(code, detail.message)
+    raise AssertionError("abort does not return")
+
+
+def _require_nonce(nonce: bytes) -> bytes:
+    if len(nonce) != NONCE_BYTES:
+        raise ParameterError(f"a nonce has {len(nonce)} bytes (need {NONCE_BYTES})")
+    return nonce
+
+
+class SearchServicer(search_pb2_grpc.SearchServiceServicer):
+    """What users ask."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def GetManifest(  # noqa: N802 - named by the protocol
+        self, request: search_pb2.GetManifestRequest, context: Any
+    ) -> search_pb2.GetManifestResponse:
+        """Return the active manifest, signed together with the nonce."""
+        try:
+            nonce = _require_nonce(request.nonce)
+            manifest = self._runtime.search.manifest()
+            signature = self._runtime.identity.signer.manifest(nonce, manifest)
+            return search_pb2.GetManifestResponse(manifest=manifest, signature=signature)
+        except Exception as error:  # noqa: BLE001 - every fault gets a status
+            await _refuse(context, error)
+
+    async def Score(  # noqa: N802
+        self, request_iterator: AsyncIterator[search_pb2.ScoreRequest], context: Any
+    ) -> AsyncIterator[search_pb2.ScoreResponse]:
+        """Score a query share; nothing is kept of one that announces a wrong size."""
+        try:
+            head, gathering, shape = None, None, (0, 0)
+            async for message in request_iterator:
+                if gathering is None:
+                    head = convert.score_head(message.head)
+                    width = self._runtime.search.width(head.version, head.segment, head.level)
+                    shape = (head.n_vectors, width)
+                    gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
+                gathering.add(message.shares)
+            if head is None or gathering is None:
+                raise ParameterError("an empty score request came")
+            request = convert.score_request(head, gathering.elements(shape))
+            answer, signature = await self._runtime.score(request)
+            for response in convert.score_answer_messages(answer, signature):
+                yield response
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+
+    async def GetRecords(  # noqa: N802
+        self, request: search_pb2.GetRecordsRequest, context: Any
+    ) -> AsyncIterator[search_pb2.GetRecordsResponse]:
+        """Return record slots by number."""
+        try:
+            asked = convert.record_request(request)
+            answer = await self._runtime.on_storage(self._runtime.search.records, asked)
+            for response in convert.record_answer_messages(answer):
+                yield response
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+
+    async def ReadObject(  # noqa: N802
+        self, request: search_pb2.ReadObjectRequest, context: Any
+    ) -> AsyncIterator[search_pb2.ReadObjectResponse]:
+        """Return a piece of an object."""
+        try:
+            if request.n_bytes > _READ_BYTES_MAX:
+                raise ParameterError(
+                    f"{request.n_bytes} bytes asked for at once (at most {_READ_BYTES_MAX})"
+                )
+            if len(request.name) != 32:
+                raise ParameterError(f"a name has {len(request.name)} bytes (need 32)")
+            stop = request.offset + request.n_bytes
+            for start in range(request.offset, stop, convert.CHUNK_BYTES):
+                n_wanted = min(convert.CHUNK_BYTES, stop - start)
+                piece = await self._runtime.on_storage(
+                    self._runtime.search.read_object, request.name, start, n_wanted
+                )
+                yield search_pb2.ReadObjectResponse(data=piece)
+                if len(piece) < n_wanted:
+                    break
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+
+
+class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
+    """What the owner asks."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def Claim(  # noqa: N802
+        self, request: owner_pb2.ClaimRequest, context: Any
+    ) -> owner_pb2.ClaimResponse:
+        """Pin the owner that shows the claim token."""
+        try:
+            claim = Claim(request.owner_key, request.collection)
+            await self._runtime.on_upload(self._runtime.claim, request.token, claim)
+            return owner_pb2.ClaimResponse(
+                server_id=self._runtime.config.id, server_key=self._runtime.identity.signer.public
+            )
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+
+    async def Propose(  # noqa: N802
+        self, request: owner_pb2.ProposeRequest, context: Any
+    ) -> owner_pb2.ProposeResponse:
+        """Take a signed manifest."""
+        try:
+            search = self._runtime.search
+            manifest_hash = await self._runtime.on_upload(search.propose, request.manifest)
+            return owner_pb2.ProposeResponse(manifest_hash=manifest_hash)
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+
+    async def ListMissing(  # noqa: N802
+        self, request: owner_pb2.ListMissingRequest, context: Any
+    ) -> AsyncIterator[owner_pb2.ListMissingResponse]:
+        """Name what is missing."""
+        try:
+            search = self._runtime.search
+            names = await self._runtime.on_upload(search.missing, request.manifest_hash)
+            for start in range(0, max(1, len(names)), _NAMES_PER_MESSAGE):
+                yield owner_pb2.ListMissingResponse(names=names[start : start + _NAMES_PER_MESSAGE])
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+
+    async def Put(  # noqa: N802
+        self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
+    ) -> owner_pb2.PutResponse:
+        """Store objects one after another."""
+        upload = None
+        n_objects = 0
+        try:
+            manifest_hash = b""
+            search = self._runtime.search
+            async for message in request_iterator:
+                manifest_hash = message.manifest_hash or manifest_hash
+                if message.name:
+                    if upload is not None:
+                        await self._runtime.on_upload(upload.finish)
+                        upload.close()
+                        n_objects += 1
+                    upload = await self._runtime.on_upload(
+                        search.begin_put, manifest_hash, message.name
+                    )
+                if upload is None:
+                    raise ParameterError("the first message names no object")
+                await self._runtime.on_upload(upload.write, message.data)
+            if upload is not None:
+                await self._runtime.on_upload(upload.finish)
+                n_objects += 1
+            return owner_pb2.PutResponse(n_objects=n_objects)
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+        finally:
+            if upload is not None:
+                upload.close()
+
+    async def Activate(  # noqa: N802
+        self, request: owner_pb2.ActivateRequest, context: Any
+    ) -> owner_pb2.ActivateResponse:
+        """Serve a proposed version."""
+        try:
+            search = self._runtime.search
+            version = await self._runtime.on_upload(search.activate, request.manifest_hash)
+            log.info("version %d is active", version)
+            return owner_pb2.ActivateResponse(version=version)
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
+
+
+class InfoServicer(owner_pb2_grpc.InfoServiceServicer):
+    """What anybody may ask."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def GetInfo(  # noqa: N802
+        self, request: owner_pb2.GetInfoRequest, context: Any
+    ) -> owner_pb2.GetInfoResponse:
+        """Say who this server is and what it serves."""
+        try:
+            nonce = _require_nonce(request.nonce)
+            runtime = self._runtime
+            claim = runtime.identity.claim
+            collection = claim.collection if claim is not None else b""
+            signer = runtime.identity.signer
+            version = runtime.version
+            return owner_pb2.GetInfoResponse(
+                server_id=runtime.config.id,
+                server_key=signer.public,
+                collection=collection,
+                version=version,
+                release=__version__,
+                signature=signer.info(nonce, runtime.config.id, version, collection),
+            )
+        except Exception as error:  # noqa: BLE001
+            await _refuse(context, error)
