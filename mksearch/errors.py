@@ -18,8 +18,11 @@ __all__ = [
     "MksearchError",
     "NotEnoughAnswers",
     "ParameterError",
+    "ProfileError",
     "QueryError",
     "RecordRefused",
+    "ServerRefused",
+    "ServerUnreachable",
     "StorageError",
     "UnsupportedVersion",
     "VerificationError",
@@ -82,6 +85,37 @@ class QueryError(MksearchError):
 
     code = "bad-query"
     exit_code = 2
+
+
+class ServerUnreachable(MksearchError):
+    """A server did not answer: no connection, or none in time; nothing is known of it."""
+
+    code = "unreachable"
+
+
+class ServerRefused(MksearchError):
+    """A server answered that it will not: ``detail_code`` is its kind of error.
+
+    Args:
+        message: what the server said.
+        detail_code: stable name of the server's error, such as "storage".
+        cure: what the server suggests.
+        server: its id.
+    """
+
+    code = "refused"
+
+    def __init__(
+        self, message: str, *, detail_code: str, cure: str = "", server: int | None = None
+    ) -> None:
+        super().__init__(message, cure=cure, server=server)
+        self.detail_code = detail_code
+
+
+class ProfileError(MksearchError):
+    """A profile is missing, damaged, of another role, or its passphrase is wrong."""
+
+    code = "profile"
 
 
 class StorageError(MksearchError):

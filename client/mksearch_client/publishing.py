@@ -41,7 +41,7 @@ from mksearch.text.weights import Scoring
 from mksearch_client.keys import NO_POLICY, OwnerKeys
 from mksearch_client.reading import Document
 
-__all__ = ["Progress", "Publication", "Publisher", "UploadTarget", "summarise", "upload"]
+__all__ = ["Progress", "Publication", "Publisher", "UploadTarget", "stage", "summarise", "upload"]
 
 _CHUNK_BYTES = 1 << 20
 _MANIFEST = "manifest"
@@ -60,8 +60,10 @@ class UploadTarget(Protocol):
         """Return names of listed objects that the server does not hold."""
         ...
 
-    def put(self, manifest_hash: bytes, name: bytes, chunks: Iterable[bytes]) -> None:
-        """Send one object."""
+    def put_all(
+        self, manifest_hash: bytes, objects: Iterable[tuple[bytes, Iterable[bytes]]]
+    ) -> None:
+        """Send objects one after another."""
         ...
 
     def activate(self, manifest_hash: bytes) -> int:
@@ -125,26 +127,41 @@ def _object_path(folder: Path, name: bytes) -> Path:
     return folder / "objects" / name.hex()
 
 
-def upload(publication: Publication, target: UploadTarget, progress: Progress | None = None) -> int:
-    """Bring one server to the version of ``publication``; return the objects sent.
+def stage(publication: Publication, target: UploadTarget, progress: Progress | None = None) -> int:
+    """Bring everything that a version lists to one server, not served yet; return objects sent.
 
     May be interrupted anywhere and called again: only what is missing is sent.
 
     Raises:
         MksearchError: the server refuses.
     """
-    name = publication.signed.manifest.name
     manifest_hash = target.propose(publication.signed.encode())
     n_sent = 0
+
+    def objects(missing: list[bytes]) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+        nonlocal n_sent
+        for number, wanted in enumerate(missing):
+            yield wanted, publication.chunks(wanted)
+            n_sent += 1
+            if progress is not None:
+                progress("sending", number / len(missing))
+
     # The first pass brings the blob lists, and with them the names of the blobs.
     for _ in range(2):
         missing = target.missing(manifest_hash)
-        for number, wanted in enumerate(missing):
-            target.put(manifest_hash, wanted, publication.chunks(wanted))
-            n_sent += 1
-            if progress is not None:
-                progress(f"sending {name}", number / len(missing))
-    target.activate(manifest_hash)
+        if missing:
+            target.put_all(manifest_hash, objects(missing))
+    return n_sent
+
+
+def upload(publication: Publication, target: UploadTarget, progress: Progress | None = None) -> int:
+    """Stage a version on one server and have it served; return the objects sent.
+
+    Raises:
+        MksearchError: the server refuses.
+    """
+    n_sent = stage(publication, target, progress)
+    target.activate(publication.signed.hash)
     return n_sent
 
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
-    AnswerRefused,
-    FormatError,
     InputError,
     ManifestRefused,
-    MksearchError,
     NotEnoughAnswers,
     VerificationError,
 )
@@ -37,10 +36,11 @@ from mksearch.query.ranking import Hit, Ranking, Source, row_bounds
 from mksearch.query.records import open_document, read_records, require_object
 from mksearch.query.trapdoor import Question, make_trapdoor, parse_question
 from mksearch.text.weights import SCORE_ONE
+from mksearch_client.asking import Asking, Servers
 from mksearch_client.keys import MemberKeys
-from mksearch_client.result import SearchHit, SearchResult, ServerReport
+from mksearch_client.result import SearchHit, SearchResult
 
-__all__ = ["Connection", "Searcher"]
+__all__ = ["Cache", "Connection", "Searcher"]
 
 _READ_BYTES = 1 << 20
 _T = TypeVar("_T")
@@ -66,40 +66,24 @@ class Connection(Protocol):
         ...
 
 
-class _Servers:
-    """The servers of one search and what each of them did."""
+class Cache(Protocol):
+    """Keeps sealed objects between searches; what it returns proves itself by its name."""
 
-    def __init__(self, connections: Mapping[int, Connection], addresses: Mapping[int, str]) -> None:
-        self.connections = dict(sorted(connections.items()))
-        self.reports = {
-            server: ServerReport(server, addresses.get(server, "")) for server in self.connections
-        }
+    def get(self, name: bytes) -> bytes | None:
+        """Return an object that was kept, or None."""
+        ...
 
-    def usable(self) -> list[int]:
-        """Ids of the servers that did nothing wrong so far, those that answered first."""
-        good = [s for s, report in self.reports.items() if report.status in ("ok", "unused")]
-        return sorted(good, key=lambda s: (self.reports[s].status != "ok", s))
+    def put(self, name: bytes, data: bytes) -> None:
+        """Keep an object."""
+        ...
 
-    def mark(self, server: int, status: str, reason: str = "") -> None:
-        """Remember what ``server`` did; a lie is never forgotten."""
-        report = self.reports[server]
-        if report.status != "lied":
-            report.status, report.reason = status, reason
 
-    def mark_error(self, server: int, error: Exception) -> None:
-        """Remember the error that asking ``server`` ended with."""
-        if isinstance(error, ManifestRefused):
-            self.mark(server, "stale", str(error))
-        elif isinstance(error, VerificationError):
-            self.mark(server, "lied", str(error))
-        elif isinstance(error, MksearchError):
-            self.mark(server, "refused", str(error))
-        else:
-            self.mark(server, "unreachable", str(error))
+class _NoCache:
+    def get(self, name: bytes) -> bytes | None:  # noqa: ARG002 - nothing is kept
+        return None
 
-    def liars(self) -> list[int]:
-        """Ids of the servers that were proved wrong."""
-        return [s for s, report in self.reports.items() if report.status == "lied"]
+    def put(self, name: bytes, data: bytes) -> None:
+        """Keep nothing."""
 
 
 class Searcher:
@@ -116,8 +100,12 @@ class Searcher:
         *,
         addresses: Mapping[int, str] | None = None,
         seen: SignedManifest | None = None,
+        quorum: Quorum | None = None,
+        cache: Cache | None = None,
         clock: Callable[[], float] = time.time,
         accept_expired: bool = False,
+        hedge_s: float = 1.0,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent before the first question.
 
@@ -127,8 +115,12 @@ class Searcher:
             random: source of the polynomials.
             addresses: where each server is, for reports.
             seen: highest version that this profile has seen.
+            quorum: number of servers and collusion bound, as the owner's card says.
+            cache: keeps sealed objects between searches.
             clock: Unix seconds.
             accept_expired: use an expired manifest all the same.
+            hedge_s: seconds without an answer after which one more server is asked.
+            on_close: lets go of the connections.
         """
         self._connections = connections
         self._addresses = addresses or {}
@@ -137,8 +129,27 @@ class Searcher:
         self._clock = clock
         self._accept_expired = accept_expired
         self._seen = seen
+        self._quorum = quorum or Quorum()
+        self._cache: Cache = cache or _NoCache()
+        self._hedge_s = hedge_s
+        self._on_close = on_close or (lambda: None)
+        self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
         self._view: GroupView | None = None
         self._lookup: Lookup | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the servers; questions under way end with an error."""
+        self._on_close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> Servers[Connection]:
+        return Servers(self._connections, self._addresses, self._pool, hedge_s=self._hedge_s)
 
     @property
     def seen(self) -> SignedManifest | None:
@@ -155,9 +166,9 @@ class Searcher:
             ManifestExpired: the newest one has expired.
             VerificationError: nothing of it opens.
         """
-        return self._open(_Servers(self._connections, self._addresses))
+        return self._open(self._start())
 
-    def _open(self, servers: _Servers) -> GroupView:
+    def _open(self, servers: Servers[Connection]) -> GroupView:
         signed = self._newest_manifest(servers)
         if not self._accept_expired:
             signed.require_current(int(self._clock()))
@@ -172,41 +183,34 @@ class Searcher:
         self._seen = signed
         return self._view
 
-    def _newest_manifest(self, servers: _Servers) -> SignedManifest:
-        newest = self._seen
-        n_valid = 0
-        need = 2
-        versions: dict[int, int] = {}
-        for server, connection in servers.connections.items():
-            try:
-                signed = SignedManifest.decode(
-                    connection.manifest(), self._keys.owner_key, self._keys.collection
-                )
-                if newest is not None and signed.manifest.version >= newest.manifest.version:
-                    signed.require_not_older(newest)
-            except (MksearchError, OSError) as error:
-                servers.mark_error(server, error)
-                continue
-            n_valid += 1
-            versions[server] = signed.manifest.version
-            need = signed.manifest.quorum.threshold
-            if newest is None or signed.manifest.version > newest.manifest.version:
-                newest = signed
-            if n_valid >= need and len(versions) >= need:
-                break
-        if newest is None or n_valid < need:
-            raise NotEnoughAnswers(
-                f"{n_valid} servers gave a valid manifest (need {need}): {_why(servers)}",
-                have=n_valid,
-                need=need,
-                cure="start more servers, or check the addresses and the pinned owner key",
-            )
-        for server, version in versions.items():
-            if version < newest.manifest.version:
+    def _newest_manifest(self, servers: Servers[Connection]) -> SignedManifest:
+        """Return the newest of at least t + 1 valid manifests; mark the servers that lag."""
+        found: dict[int, SignedManifest] = {}
+
+        def ask(server: int) -> bytes:
+            return servers.connections[server].manifest()
+
+        def take(server: int, data: bytes) -> None:
+            signed = SignedManifest.decode(data, self._keys.owner_key, self._keys.collection)
+            for other in [self._seen, *found.values()]:
+                if other is not None and signed.manifest.version >= other.manifest.version:
+                    signed.require_not_older(other)
+            found[server] = signed
+
+        def n_missing() -> int:
+            return self._quorum.threshold - len(found)
+
+        if not Asking(servers, ask, take).until(n_missing):
+            raise servers.refusal("manifests", len(found), self._quorum.threshold)
+        known = [*found.values(), *([self._seen] if self._seen is not None else [])]
+        newest = max(known, key=lambda signed: signed.manifest.version)
+        for server, signed in found.items():
+            if signed.manifest.version < newest.manifest.version:
                 servers.mark(
                     server,
                     "stale",
-                    f"serves version {version}, the newest seen is {newest.manifest.version}",
+                    f"serves version {signed.manifest.version}, the newest seen is "
+                    f"{newest.manifest.version}",
                 )
         return newest
 
@@ -219,7 +223,12 @@ class Searcher:
             cure="enrol again for the current epoch",
         )
 
-    def _fetch_object(self, servers: _Servers, ref: ObjectRef, what: str) -> bytes:
+    def _fetch_object(self, servers: Servers[Connection], ref: ObjectRef, what: str) -> bytes:
+        """Return an object from the cache or from any server, proved by its name."""
+        kept = self._cache.get(ref.id)
+        if kept is not None and len(kept) == ref.size and sha256(kept) == ref.id:
+            return kept
+
         def fetch(server: int) -> bytes:
             connection = servers.connections[server]
             pieces: list[bytes] = []
@@ -233,14 +242,22 @@ class Searcher:
                 n_read += len(piece)
             return require_object(ref.id, ref.size, b"".join(pieces), what)
 
-        return _first_good(servers, fetch, what)
+        data = _first_good(servers, fetch, what)
+        self._cache.put(ref.id, data)
+        return data
 
-    def _fetch_header(self, servers: _Servers, segment: bytes) -> bytes:
+    def _fetch_header(self, servers: Servers[Connection], segment: bytes) -> bytes:
+        kept = self._cache.get(segment)
+        if kept is not None and sha256(kept) == segment:
+            return kept
+
         def fetch(server: int) -> bytes:
             data = servers.connections[server].read_object(segment, 0, HEADER_BYTES)
             return require_object(segment, HEADER_BYTES, data, "a segment header")
 
-        return _first_good(servers, fetch, "a segment header")
+        data = _first_good(servers, fetch, "segment headers")
+        self._cache.put(segment, data)
+        return data
 
     # --- searching
 
@@ -263,7 +280,7 @@ class Searcher:
         """
         started = time.perf_counter()
         Ranking([], k, offset=offset, max_records=max_records)
-        servers = _Servers(self._connections, self._addresses)
+        servers = self._start()
         run = _Search(servers, self._random)
         view = run.timed("manifest", lambda: self._open(servers))
         if self._seen is None:
@@ -321,7 +338,7 @@ class Searcher:
             InputError: there is no such document.
             VerificationError: no server sent the right bytes.
         """
-        servers = _Servers(self._connections, self._addresses)
+        servers = self._start()
         view = self._open(servers)
         collection = self._keys.collection
         if self._lookup is None:
@@ -351,7 +368,7 @@ class Searcher:
 class _Search:
     """The rounds of one search."""
 
-    def __init__(self, servers: _Servers, random: RandomSource) -> None:
+    def __init__(self, servers: Servers[Connection], random: RandomSource) -> None:
         self._servers = servers
         self._random = random
         self.n_rounds = 0
@@ -382,55 +399,33 @@ class _Search:
         attempt = Attempt(segment, trapdoor, quorum, self._random, version=version)
         self.n_vectors += len(trapdoor.vectors)
         self.n_rounds += 1
-        waiting = self._servers.usable()
+
+        def ask(server: int) -> ScoreAnswer:
+            return self._servers.connections[server].score(attempt.request(server))
+
+        def take(server: int, answer: ScoreAnswer) -> None:
+            self.bytes_sent += trapdoor.vectors.nbytes
+            self.bytes_received += answer.sums.nbytes
+            attempt.add(server, answer)
+
+        asking = Asking(self._servers, ask, take)
         while True:
-            while attempt.n_honest < quorum.threshold and waiting:
-                self._ask(attempt, waiting.pop(0))
+            enough = self.timed(
+                "servers", lambda: asking.until(lambda: quorum.threshold - attempt.n_honest)
+            )
+            if not enough:
+                raise self._servers.refusal("sums", attempt.n_honest, quorum.threshold)
             try:
                 sums = self.timed("check", attempt.combine)
-            except NotEnoughAnswers as error:
+            except NotEnoughAnswers:
                 self._mark_liars(attempt)
-                if waiting:
-                    continue
-                raise self._refusal(error.need, attempt.n_honest) from None
+                continue
             self._mark_liars(attempt)
             return row_bounds(segment, sums, trapdoor.units)
-
-    def _ask(self, attempt: Attempt, server: int) -> None:
-        request = self.timed("shares", lambda: attempt.request(server))
-        try:
-            answer = self.timed("servers", lambda: self._servers.connections[server].score(request))
-            attempt.add(server, answer)
-        except (MksearchError, OSError) as error:
-            self._servers.mark_error(server, error)
-            return
-        self._servers.mark(server, "ok")
-        self.bytes_sent += request.shares.nbytes
-        self.bytes_received += answer.sums.nbytes
 
     def _mark_liars(self, attempt: Attempt) -> None:
         for server in attempt.liars:
             self._servers.mark(server, "lied", "its answer fails the check rows")
-
-    def _refusal(self, need: int, have: int) -> MksearchError:
-        liars = self._servers.liars()
-        why = _why(self._servers)
-        if liars:
-            names = ", ".join(map(str, liars))
-            return AnswerRefused(
-                f"server{'s' if len(liars) > 1 else ''} {names} answered wrongly and only "
-                f"{have} good answers remain (need {need})",
-                liars=liars,
-                have=have,
-                need=need,
-                cure="no result is shown; tell the operators, or wait until more servers answer",
-            )
-        return NotEnoughAnswers(
-            f"{have} servers answered (need {need}): {why}",
-            have=have,
-            need=need,
-            cure="start more servers or try again",
-        )
 
     def read(self, ranking: Ranking, sources: Sequence[Source], version: int) -> None:
         """Feed ``ranking`` until its hits are proved."""
@@ -446,66 +441,73 @@ class _Search:
     def _read_rows(
         self, segment: SegmentView, rows: Sequence[int], version: int
     ) -> Mapping[int, Record]:
-        def fetch(server: int) -> Mapping[int, Record]:
-            reading = read_records(segment.slots, rows)
-            return self._drive(reading, server, segment, version)
+        found: list[_RecordsRead] = []
 
-        return _first_good(self._servers, fetch, "records")
+        def ask(server: int) -> _RecordsRead:
+            return _RecordsRead(self._servers.connections[server], segment, rows, version)
+
+        def take(_server: int, read: _RecordsRead) -> None:
+            found.append(read)
+
+        asking = Asking(self._servers, ask, take)
+        if not asking.until(lambda: 1 - len(found)):
+            raise self._servers.refusal("records", 0, 1)
+        read = found[0]
+        self.n_rounds += read.n_rounds
+        self.bytes_sent += read.bytes_sent
+        self.bytes_received += read.bytes_received
+        return read.records
+
+
+class _RecordsRead:
+    """Records of some rows, fetched from one server and opened."""
+
+    def __init__(
+        self, connection: Connection, segment: SegmentView, rows: Sequence[int], version: int
+    ) -> None:
+        self._connection = connection
+        self._segment = segment
+        self._version = version
+        self.n_rounds = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.records: Mapping[int, Record] = self._drive(read_records(segment.slots, rows))
 
     def _drive(
-        self,
-        reading: Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]],
-        server: int,
-        segment: SegmentView,
-        version: int,
+        self, reading: Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]
     ) -> Mapping[int, Record]:
         slots = next(reading)
         while True:
             self.n_rounds += 1
-            parts = []
-            for start in range(0, len(slots), MAX_RECORDS):
-                wanted = slots[start : start + MAX_RECORDS]
-                request = RecordRequest(version, segment.id, wanted, segment.slots.shape.width)
-                elements = self._servers.connections[server].records(request).elements
-                self.bytes_sent += request.slots.nbytes
-                self.bytes_received += elements.nbytes
-                parts.append(elements)
+            parts = [
+                self._fetch(slots[start : start + MAX_RECORDS])
+                for start in range(0, len(slots), MAX_RECORDS)
+            ]
             try:
                 slots = reading.send(parts[0] if len(parts) == 1 else np.concatenate(parts))
             except StopIteration as done:
                 records: Mapping[int, Record] = done.value
                 return records
 
+    def _fetch(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
+        width = self._segment.slots.shape.width
+        request = RecordRequest(self._version, self._segment.id, slots, width)
+        elements = self._connection.records(request).elements
+        self.bytes_sent += request.slots.nbytes
+        self.bytes_received += elements.nbytes
+        return elements
 
-def _first_good(servers: _Servers, fetch: Callable[[int], _T], what: str) -> _T:
+
+def _first_good(servers: Servers[Connection], fetch: Callable[[int], _T], what: str) -> _T:
     """Return what the first server sends that proves right; remember what the others did."""
-    for server in servers.usable():
-        try:
-            found = fetch(server)
-        except (MksearchError, OSError, ValueError) as error:
-            if isinstance(error, ValueError):
-                error = FormatError(f"server {server} sent arrays of the wrong shape")
-            servers.mark_error(server, error)
-            continue
-        servers.mark(server, "ok")
-        return found
-    liars = servers.liars()
-    raise AnswerRefused(
-        f"no server sent {what} that proves right: {_why(servers)}",
-        liars=liars,
-        have=0,
-        need=1,
-        cure="no result is shown; try again later or tell the operators",
-    )
+    found: list[_T] = []
 
+    def take(_server: int, value: _T) -> None:
+        found.append(value)
 
-def _why(servers: _Servers) -> str:
-    reasons = [
-        f"server {report.id} {report.status}" + (f" ({report.reason})" if report.reason else "")
-        for report in servers.reports.values()
-        if report.status not in ("ok", "unused")
-    ]
-    return "; ".join(reasons) or "no server failed"
+    if not Asking(servers, fetch, take).until(lambda: 1 - len(found)):
+        raise servers.refusal(what, 0, 1)
+    return found[0]
 
 
 def _show(hit: Hit, rank: int) -> SearchHit:

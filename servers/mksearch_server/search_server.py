@@ -6,6 +6,7 @@ It holds no key but the owner's public one, and stores only what a manifest sign
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -25,6 +26,8 @@ __all__ = ["SearchServer"]
 
 _ACTIVE = "manifest"
 _READ_BYTES = 1 << 24
+#: A publication that nobody continued for this long gives way to another.
+LEASE_S = 60
 
 
 class _Proposal:
@@ -40,6 +43,15 @@ class _Proposal:
         self.listed |= {reference.id: reference.size for reference in manifest.objects()}
         for name in self._blob_lists:
             self.stored(name)
+        self.touch()
+
+    def touch(self) -> None:
+        """Remember that the publisher is at work."""
+        self._touched_at = time.monotonic()
+
+    def is_alive(self) -> bool:
+        """Return whether the publisher may still be at work."""
+        return time.monotonic() - self._touched_at < LEASE_S
 
     def stored(self, name: bytes) -> None:
         """Learn the blobs that belong to the version once their list is here."""
@@ -135,13 +147,25 @@ class SearchServer:
 
         Raises:
             VerificationError: not signed by the owner, or it may not follow the active version.
+            StorageError: another publication is under way.
         """
         collection = self._active.manifest.collection if self._active else self._collection
         signed = SignedManifest.decode(data, self._owner_key, collection)
-        if self._active is not None:
-            signed.require_not_older(self._active)
+        self._require_successor(signed)
+        running = self._proposed
+        if running is not None and running.signed.hash == signed.hash:
+            return signed.hash
+        if running is not None and running.is_alive():
+            raise StorageError(
+                f"version {running.signed.manifest.version} is being published by another process",
+                cure=f"wait until it ends, or {LEASE_S} s after it stopped, and publish again",
+            )
         self._proposed = _Proposal(signed, self._store)
         return signed.hash
+
+    def _require_successor(self, signed: SignedManifest) -> None:
+        if self._active is not None:
+            signed.require_not_older(self._active)
 
     def missing(self, manifest_hash: bytes) -> list[bytes]:
         """Return the names of what a proposed manifest lists and this server does not hold.
@@ -169,6 +193,13 @@ class SearchServer:
         finally:
             upload.close()
 
+    def put_all(
+        self, manifest_hash: bytes, objects: Iterable[tuple[bytes, Iterable[bytes]]]
+    ) -> None:
+        """Store objects one after another; see ``put``."""
+        for name, chunks in objects:
+            self.put(manifest_hash, name, chunks)
+
     def begin_put(self, manifest_hash: bytes, name: bytes) -> Upload:
         """Start to store one object that a proposed manifest lists.
 
@@ -191,6 +222,7 @@ class SearchServer:
         if self._active is not None and self._active.hash == manifest_hash:
             return self._active.manifest.version
         signed = self._proposal(manifest_hash).signed
+        self._require_successor(signed)
         missing = self.missing(manifest_hash)
         if missing:
             raise StorageError(
@@ -206,6 +238,7 @@ class SearchServer:
     def _proposal(self, manifest_hash: bytes) -> _Proposal:
         if self._proposed is None or self._proposed.signed.hash != manifest_hash:
             raise StorageError("this manifest was not proposed here", cure="publish again")
+        self._proposed.touch()
         return self._proposed
 
     def _open_segments(self, signed: SignedManifest) -> dict[bytes, SegmentReader]:

@@ -115,6 +115,7 @@ class ObjectStore:
         try:
             if not read_only:
                 self._segments.mkdir(parents=True, exist_ok=True)
+                folder.chmod(0o700)
                 for leftover in self._segments.glob(".partial-*"):
                     leftover.unlink()
             self._small = lmdb.open(

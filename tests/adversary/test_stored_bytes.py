@@ -1,13 +1,14 @@
 """Stored and sent files are right, or refused by name: no change goes unseen, none ends elsewhere.
 
-Whatever a file is turned into, reading it ends with the product's own error for unproved bytes: never
-with another exception, never with a wrong value, and never late.
+Whatever a file is turned into, reading it ends with the product's own error for unproved bytes:
+never with another exception, never with a wrong value, and never late.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def as_array(data: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(data, np.uint8)
 
 
-# --- segments ------------------------------------------------------------------------------------
+# --- segments -----------------------------------------------------------------------------------
 
 
 def prove_segment(data: bytes) -> bytes:
@@ -138,10 +139,8 @@ def test_a_segment_changed_anywhere_is_refused_or_has_another_name(
     whole = stored.segment[:start] + changed + stored.segment[stop:]
     if whole == stored.segment:
         return
-    try:
+    with suppress(FormatError):
         assert prove_segment(whole) != prove_segment(stored.segment)
-    except FormatError:
-        pass
 
 
 @pytest.mark.parametrize("section", range(3))
@@ -248,7 +247,7 @@ def _change_somewhere(
         value[at] = data.draw(values, "other value")
 
 
-# --- manifests -----------------------------------------------------------------------------------
+# --- manifests ----------------------------------------------------------------------------------
 
 
 @MANY
@@ -307,7 +306,7 @@ def test_a_signature_over_anything_but_a_manifest_is_not_taken_for_one(stored: S
             SignedManifest.decode(stored.signed[:-64] + signature, stored.keys.signing.public)
 
 
-# --- sealed streams ------------------------------------------------------------------------------
+# --- sealed streams -----------------------------------------------------------------------------
 
 _SIZES = (0, 1, 200, 65_528, 65_529, 140_000)
 
@@ -386,7 +385,7 @@ def _content(stored: Stored, what: str) -> bytes:
     return open_stream(key, what, stored.keys.collection, sealed)
 
 
-# --- what was sealed badly --------------------------------------------------------------------------
+# --- what was sealed badly ----------------------------------------------------------------------
 
 
 @MANY
@@ -404,10 +403,8 @@ def test_a_dictionary_of_any_other_content_is_refused_or_reads_as_what_it_says(
         damaged = zlib.compress(data.draw(damage(len(inner)), "damage")(inner), 1)
     else:
         damaged = data.draw(damage(len(content)), "damage")(content)
-    try:
+    with suppress(FormatError):
         Dictionary.decode(damaged)
-    except FormatError:
-        pass
 
 
 @MANY
@@ -436,10 +433,8 @@ def test_a_catalogue_of_any_other_content_is_refused_or_reads_as_what_it_says(
 ) -> None:
     inner = zlib.decompress(_content(stored, "catalogue"))
     damaged = zlib.compress(data.draw(damage(len(inner)), "damage")(inner), 1)
-    try:
+    with suppress(FormatError):
         decode_catalogue(damaged)
-    except FormatError:
-        pass
 
 
 @MANY
@@ -499,19 +494,16 @@ def test_cbor_of_any_bytes_is_refused_or_is_the_one_encoding_of_its_value(
         b"\xbb\x00\x00\x00\x0f\xff\xff\xff\xff",
         b"\x81" * 100_000 + b"\x01",
         b"\xa1" * 50_000 + b"\x01",
-        b"\xc2\x5a\x00\x0f\x42\x40" + b"\xff" * 1_000_000,
         b"\xd8\x1c\x81\xd8\x1d\x00",
     ],
-    ids=["array", "bytes", "map", "nested arrays", "nested maps", "bignum", "cycle"],
+    ids=["array", "bytes", "map", "nested arrays", "nested maps", "cycle"],
 )
 def test_cbor_that_announces_more_than_it_holds_is_refused_at_once(bomb: bytes) -> None:
     with pytest.raises(FormatError):
-        value = decode_cbor(bomb, "a bomb")
-        # A huge number is canonical CBOR; no map of the protocol takes it.
-        Manifest.decode(encode_cbor({"version": value}))
+        decode_cbor(bomb, "a bomb")
 
 
-# --- servers -------------------------------------------------------------------------------------
+# --- servers ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -781,10 +773,13 @@ def test_a_server_does_not_start_from_a_damaged_manifest_or_segment(
     at = whole.index(next(second.manifest.segments()).salt)
     changed_salt[at] ^= 1
     segment.write_bytes(changed_salt)
-    with pytest.raises(MksearchError):
+    with pytest.raises(VerificationError):
         restart()
     segment.write_bytes(whole)
     restart()
+    segment.unlink()
+    with pytest.raises(StorageError):
+        restart()
 
 
 def _reopen(folder: Path) -> ObjectStore:
@@ -824,21 +819,24 @@ def test_no_read_returns_more_than_it_asked_for_and_none_before_the_beginning(
                 server.read_object(name, offset, n_bytes)
 
 
-# --- publications --------------------------------------------------------------------------------
+# --- publications -------------------------------------------------------------------------------
 
 
 def test_a_publication_damaged_on_the_owners_disk_is_refused_by_every_server(
     stored: Stored, tmp_path: Path, empty: SearchServer
 ) -> None:
     documents = [Document("a", "A", "one two three"), Document("b", "B", "two three four")]
-    collection = publish(documents, tmp_path / "small", keys=stored.keys)
-    publication = collection.publication
-    for path in sorted((publication.folder / "objects").iterdir()):
+    publication = publish(documents, tmp_path / "small", keys=stored.keys).publication
+    for number, path in enumerate(sorted((publication.folder / "objects").iterdir())):
+        server = open_server(tmp_path / str(number), 1, stored.keys.signing.public)
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         with pytest.raises(FormatError):
-            upload(publication, empty)
+            upload(publication, server)
+        with pytest.raises(StorageError):
+            server.manifest()
         path.write_bytes(whole)
+        server._store.close()
     manifest = publication.folder / "manifest"
     signed = manifest.read_bytes()
     for data in (signed[:-1], signed[:100], b"", signed[:50] + b"\0" + signed[51:]):

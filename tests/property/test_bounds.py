@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -80,15 +80,19 @@ class Plan:
 PLANS = st.builds(
     Plan,
     seed=st.integers(0, 2**32 - 1),
-    n_docs=st.integers(1, 70),
-    n_words=st.sampled_from([1, 3, 30, 150, 400]),
-    n_tokens=st.sampled_from([1, 5, 40, 200]),
+    n_docs=st.integers(1, 50),
+    n_words=st.sampled_from([400, 200, 200, 30, 3, 1]),
+    n_tokens=st.sampled_from([120, 60, 20, 5, 1]),
     block=st.sampled_from(BLOCKS),
-    widths=st.sampled_from([None, (64, 64), (64, 128), (128, 64)]),
+    widths=st.sampled_from([(64, 64), (64, 128), (128, 64), None]),
     n_tables=st.integers(1, 4),
     kind=st.sampled_from(["tfidf", "bm25"]),
     analyzer=st.sampled_from(sorted(ANALYZERS)),
 )
+
+#: Several levels, and far more terms than columns.
+CROWDED = Plan(1, 60, 400, 120, BlockShape(5, 3), (64, 64), 3, "bm25", "english-1")
+DEEP = Plan(2, 50, 400, 60, BlockShape(2, 6), (64, 64), 2, "tfidf", "plain-1")
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,8 +244,10 @@ def score_of(built: Built, question: Question, document: int) -> int:
     return exact_score(question.weights, built.counts.term_ids[span], built.weights[span])
 
 
-@given(plan=PLANS, n_query_words=st.sampled_from([0, 1, 3, 20, 90, 200, 450]))
-@settings(max_examples=50, deadline=None)
+@given(plan=PLANS, n_query_words=st.sampled_from([450, 250, 120, 20, 3, 1, 0]))
+@example(plan=CROWDED, n_query_words=450)
+@example(plan=DEEP, n_query_words=120)
+@settings(max_examples=60, deadline=None)
 def test_a_bound_is_at_least_the_exact_score_of_every_document_below_its_row(
     plan: Plan, n_query_words: int
 ) -> None:
@@ -259,8 +265,9 @@ def test_a_bound_is_at_least_the_exact_score_of_every_document_below_its_row(
             assert bounds[built.physical_row(level, document)] >= score >= 0
 
 
-@given(plan=PLANS, n_query_words=st.sampled_from([1, 20, 90, 200]))
-@settings(max_examples=25, deadline=None)
+@given(plan=PLANS, n_query_words=st.sampled_from([250, 120, 20, 1]))
+@example(plan=CROWDED, n_query_words=450)
+@settings(max_examples=30, deadline=None)
 def test_the_bounds_that_a_client_computes_are_those_of_the_plain_cells(
     plan: Plan, n_query_words: int
 ) -> None:
@@ -282,7 +289,9 @@ def test_the_bounds_that_a_client_computes_are_those_of_the_plain_cells(
 
 
 @given(plan=PLANS)
-@settings(max_examples=30, deadline=None)
+@example(plan=CROWDED)
+@example(plan=DEEP)
+@settings(max_examples=20, deadline=None)
 def test_every_cell_is_the_largest_impact_below_its_row_and_column(plan: Plan) -> None:
     built = build_plan(plan)
     step = built.builder.step
@@ -308,7 +317,9 @@ def test_every_cell_is_the_largest_impact_below_its_row_and_column(plan: Plan) -
 
 
 @given(plan=PLANS)
-@settings(max_examples=30, deadline=None)
+@example(plan=CROWDED)
+@example(plan=DEEP)
+@settings(max_examples=20, deadline=None)
 def test_a_node_has_at_least_the_impact_of_every_term_of_its_children(plan: Plan) -> None:
     built = build_plan(plan)
     columns = built.group.columns
@@ -335,7 +346,9 @@ def _weight(built: Built, document: int, term_id: int) -> int:
 
 
 @given(plan=PLANS)
-@settings(max_examples=30, deadline=None)
+@example(plan=CROWDED)
+@example(plan=DEEP)
+@settings(max_examples=20, deadline=None)
 def test_check_rows_are_the_weighted_sums_of_their_block(plan: Plan) -> None:
     built = build_plan(plan)
     fan_out, height = built.block.fan_out, built.block.height

@@ -84,6 +84,11 @@ def _decode_record(data: bytes) -> Row:
     return Row(tfs, length, members)
 
 
+def require_known_terms(row: Row, n_terms: int) -> None:
+    """Refuse at 8.10.4 a row with a term that the dictionary of so many terms does not have."""
+    require(max(row.tfs, default=-1) < n_terms, "8.10.4", "a term id is not in the dictionary")
+
+
 def part_size(units: int) -> int:
     """Return the bytes of a frame that one slot carries."""
     return 15 * units - 16

@@ -10,7 +10,7 @@ from .field import P, interpolate, shamir
 from .index import Columns, Matrix, check_row, check_weight, columns_of, physical
 from .keys import Bundle, SegmentKeys, column_keys, segment_keys
 from .keystream import MASK, word
-from .records import open_record
+from .records import open_record, require_known_terms
 from .refused import Refused, require
 from .segment import Segment, read_header, segment_id
 from .stream import Dictionary
@@ -358,8 +358,7 @@ class Member:
         for j, server in servers.items():
             try:
                 row = open_record(self.segment.layout, self.keys, r, server.slots)
-                known = max(row.tfs, default=-1) < len(self.dictionary.stats.terms)
-                require(known, "8.10.4", "a term id is not in the dictionary")
+                require_known_terms(row, len(self.dictionary.stats.terms))
             except Refused as refused:
                 refusals[j] = refused
                 continue

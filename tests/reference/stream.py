@@ -117,6 +117,11 @@ def _inflate(data: bytes, what: str) -> bytes:
     return out
 
 
+def deflate(data: bytes) -> bytes:
+    """Return data as zlib at its default level, which the text leaves to the writer."""
+    return zlib.compress(data)
+
+
 def encode_blob(external_id: str, title: str, text: str) -> bytes:
     """Return the content of a blob."""
     return encode_cbor({"id": external_id, "title": title, "text": text})
@@ -188,8 +193,8 @@ _DICTIONARY = {
 
 
 def encode_dictionary(dictionary: Dictionary) -> bytes:
-    """Return the content of the dictionary's stream (zlib at its default level)."""
-    return zlib.compress(dictionary_cbor(dictionary))
+    """Return the content of the dictionary's stream."""
+    return deflate(dictionary_cbor(dictionary))
 
 
 def _ascending(values: Sequence[bytes]) -> bool:
@@ -304,8 +309,8 @@ def catalogue_cbor(entries: Sequence[CatalogueEntry]) -> bytes:
 
 
 def encode_catalogue(entries: Sequence[CatalogueEntry]) -> bytes:
-    """Return the content of the catalogue's stream (zlib at its default level)."""
-    return zlib.compress(catalogue_cbor(entries))
+    """Return the content of the catalogue's stream."""
+    return deflate(catalogue_cbor(entries))
 
 
 def decode_catalogue(content: bytes) -> list[CatalogueEntry]:

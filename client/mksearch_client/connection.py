@@ -1,0 +1,308 @@
+"""One server over gRPC: messages out and in, errors named, answers proved to be the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+
+from mksearch.crypto.evidence import NONCE_BYTES, AnswerVerifier
+from mksearch.crypto.randomness import RandomSource
+from mksearch.errors import (
+    FormatError,
+    MksearchError,
+    ParameterError,
+    ServerRefused,
+    ServerUnreachable,
+)
+from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.wire import convert
+from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
+from mksearch.wire.v1.error_pb2 import ErrorDetail
+
+__all__ = ["GrpcConnection", "ServerInfo", "require_loopback"]
+
+_T = TypeVar("_T")
+#: Trailer that carries an ErrorDetail.
+_DETAIL_KEY = "mksearch-error-bin"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_OPTIONS = (
+    ("grpc.enable_retries", 0),
+    # Every connection is its own: a server that hangs does not hold up another.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+#: Uploading a segment takes as long as it takes; a server that takes nothing for so long is gone.
+_UPLOAD_TIMEOUT_S = 3600.0
+
+
+def require_loopback(address: str) -> str:
+    """Return ``address`` (HOST:PORT) if it is on this machine.
+
+    Raises:
+        ParameterError: it is not, and this release has no TLS.
+    """
+    host, _, port = address.rpartition(":")
+    if host not in _LOOPBACK or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ParameterError(
+            f"{address!r} is not a loopback host and port",
+            cure="this release has no TLS, so it dials 127.0.0.1 or [::1] only",
+        )
+    return address
+
+
+class ServerInfo:
+    """What a server says of itself."""
+
+    __slots__ = ("collection", "release", "server_id", "server_key", "version")
+
+    def __init__(self, message: owner_pb2.GetInfoResponse) -> None:
+        self.server_id = message.server_id
+        self.server_key = message.server_key
+        self.collection = message.collection
+        self.version = message.version
+        self.release = message.release
+
+
+class GrpcConnection:
+    """A server of a collection, for searching and for publishing.
+
+    Attributes:
+        server: its id.
+        address: HOST:PORT.
+    """
+
+    def __init__(
+        self,
+        server: int,
+        address: str,
+        server_key: bytes | None,
+        random: RandomSource,
+        *,
+        timeout_s: float = 10.0,
+    ) -> None:
+        """Prepare to talk to a server; nothing is sent yet.
+
+        Args:
+            server: its id, 0 while it is not known.
+            address: HOST:PORT on this machine.
+            server_key: pinned Ed25519 public key, 32 bytes; None only before the claim.
+            random: source of nonces.
+            timeout_s: seconds that a request may take.
+
+        Raises:
+            ParameterError: the address is not on this machine.
+        """
+        self.server = server
+        self.address = require_loopback(address)
+        self._random = random
+        self._timeout_s = timeout_s
+        self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._search = search_pb2_grpc.SearchServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._owner = owner_pb2_grpc.OwnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._info = owner_pb2_grpc.InfoServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """End the connection; running requests end with ServerUnreachable."""
+        self._channel.close()
+
+    def _call(self, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except grpc.RpcError as error:
+            raise self._named(error) from None
+        except ValueError as error:
+            # grpc raises it for a call on a closed channel.
+            raise ServerUnreachable(
+                f"the connection to {self.address} is closed ({error})", server=self.server
+            ) from None
+        except MksearchError as error:
+            error.server = self.server
+            raise
+
+    def _named(self, error: grpc.RpcError) -> MksearchError:
+        code = error.code()
+        if code in _UNREACHABLE:
+            late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+            why = f"no answer within {self._timeout_s:g} s" if late else "no connection"
+            return ServerUnreachable(
+                f"{self.address}: {why}",
+                cure="check that the server runs and that the address is right",
+                server=self.server,
+            )
+        trailers: Any = error.trailing_metadata() or ()
+        for key, value in trailers:
+            if key == _DETAIL_KEY:
+                return self._refusal(value)
+        return ServerRefused(
+            f"{self.address}: {code.name.lower()}", detail_code="status", server=self.server
+        )
+
+    def _refusal(self, value: bytes) -> MksearchError:
+        try:
+            detail = ErrorDetail.FromString(value)
+        except Exception:  # noqa: BLE001 - protobuf raises more than one class
+            return FormatError(f"{self.address} sent a damaged error", server=self.server)
+        return ServerRefused(
+            detail.message or "no reason given",
+            detail_code=detail.code,
+            cure=detail.cure,
+            server=self.server,
+        )
+
+    def _require_verifier(self) -> AnswerVerifier:
+        if self._verifier is None:
+            raise ParameterError(f"the key of the server at {self.address} is not pinned")
+        return self._verifier
+
+    # --- searching ---
+
+    def manifest(self) -> bytes:
+        """Return the active manifest, proved to come from the server.
+
+        Raises:
+            ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
+        """
+
+        def work() -> bytes:
+            nonce = self._random.bytes(NONCE_BYTES)
+            request = search_pb2.GetManifestRequest(nonce=nonce)
+            answer = self._search.GetManifest(request, timeout=self._timeout_s)
+            self._require_verifier().manifest(nonce, answer.manifest, answer.signature)
+            return bytes(answer.manifest)
+
+        return self._call(work)
+
+    def score(self, request: ScoreRequest) -> ScoreAnswer:
+        """Score a query share; the answer is proved to come from the server.
+
+        Raises:
+            ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
+        """
+        shape = request.answer_shape
+        if shape is None:
+            raise ParameterError("a score request does not say what shape its answer has")
+
+        def work() -> ScoreAnswer:
+            messages = convert.score_request_messages(request)
+            stream = self._search.Score(messages, timeout=self._timeout_s)
+            try:
+                answer, signature = convert.score_answer(stream, shape)
+            finally:
+                stream.cancel()
+            self._require_verifier().score(request, answer, signature)
+            return answer
+
+        return self._call(work)
+
+    def records(self, request: RecordRequest) -> RecordAnswer:
+        """Return record slots as the server sends them; they prove themselves when opened.
+
+        Raises:
+            ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
+        """
+        width = request.slot_width
+        if width is None:
+            raise ParameterError("a record request does not say how wide its slots are")
+
+        def work() -> RecordAnswer:
+            message = convert.record_request_message(request)
+            stream = self._search.GetRecords(message, timeout=self._timeout_s)
+            try:
+                return convert.record_answer(stream, len(request.slots), width)
+            finally:
+                stream.cancel()
+
+        return self._call(work)
+
+    def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
+        """Return a piece of an object; it proves itself by its hash.
+
+        Raises:
+            ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
+        """
+
+        def work() -> bytes:
+            request = search_pb2.ReadObjectRequest(name=name, offset=offset, n_bytes=n_bytes)
+            stream = self._search.ReadObject(request, timeout=self._timeout_s)
+            data = bytearray()
+            try:
+                for message in stream:
+                    data += message.data
+                    if len(data) > n_bytes:
+                        raise FormatError(f"more than the {n_bytes} bytes asked for came")
+            finally:
+                stream.cancel()
+            return bytes(data)
+
+        return self._call(work)
+
+    def info(self) -> ServerInfo:
+        """Return what the server says of itself, signed with the pinned key.
+
+        Raises:
+            ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
+        """
+
+        def work() -> ServerInfo:
+            nonce = self._random.bytes(NONCE_BYTES)
+            answer = self._info.GetInfo(
+                owner_pb2.GetInfoRequest(nonce=nonce), timeout=self._timeout_s
+            )
+            self._require_verifier().info(
+                nonce, answer.server_id, answer.version, answer.collection, answer.signature
+            )
+            return ServerInfo(answer)
+
+        return self._call(work)
+
+    # --- publishing ---
+
+    def claim(self, token: str, owner_key: bytes, collection: bytes) -> tuple[int, bytes]:
+        """Claim the server; return its id and its key (32 bytes), to be pinned.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+        """
+        request = owner_pb2.ClaimRequest(token=token, owner_key=owner_key, collection=collection)
+        answer = self._call(lambda: self._owner.Claim(request, timeout=self._timeout_s))
+        return answer.server_id, answer.server_key
+
+    def propose(self, data: bytes) -> bytes:
+        """Announce a signed manifest; return its hash."""
+        request = owner_pb2.ProposeRequest(manifest=data)
+        answer = self._call(lambda: self._owner.Propose(request, timeout=self._timeout_s))
+        return bytes(answer.manifest_hash)
+
+    def missing(self, manifest_hash: bytes) -> list[bytes]:
+        """Return names of what the server still needs."""
+        request = owner_pb2.ListMissingRequest(manifest_hash=manifest_hash)
+
+        def work() -> list[bytes]:
+            stream = self._owner.ListMissing(request, timeout=_UPLOAD_TIMEOUT_S)
+            return [bytes(name) for message in stream for name in message.names]
+
+        return self._call(work)
+
+    def put_all(
+        self, manifest_hash: bytes, objects: Iterable[tuple[bytes, Iterable[bytes]]]
+    ) -> None:
+        """Send objects one after another in one stream."""
+
+        def messages() -> Iterator[owner_pb2.PutRequest]:
+            for name, pieces in objects:
+                head = {"manifest_hash": manifest_hash, "name": name}
+                for piece in pieces:
+                    yield owner_pb2.PutRequest(data=piece, **head)
+                    head = {}
+
+        self._call(lambda: self._owner.Put(messages(), timeout=_UPLOAD_TIMEOUT_S))
+
+    def activate(self, manifest_hash: bytes) -> int:
+        """Have the version served; return its number."""
+        request = owner_pb2.ActivateRequest(manifest_hash=manifest_hash)
+        answer = self._call(lambda: self._owner.Activate(request, timeout=_UPLOAD_TIMEOUT_S))
+        return int(answer.version)

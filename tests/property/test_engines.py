@@ -1,0 +1,262 @@
+"""Every engine gives the same bits, and those of plain integers, on any shape that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mksearch.errors import ParameterError
+from mksearch.index.geometry import LevelGeometry
+from mksearch.params import P
+from mksearch.scoring.cpu import CpuEngine
+from mksearch.scoring.engine import ENGINES, Engine, make_engine
+from mksearch.scoring.reference import NumpyEngine
+
+NUMPY, CPU = NumpyEngine(), CpuEngine()
+Array = NDArray[np.uint16]
+
+GEOMETRIES = st.builds(
+    LevelGeometry,
+    st.sampled_from([64, 128, 192, 320, 512]),
+    st.sampled_from([64, 128, 192, 320, 512]),
+    st.integers(1, 8),
+)
+
+
+def draw_elements(seed: int, *shape: int, largest: int = P - 1) -> Array:
+    return np.random.default_rng(seed).integers(0, largest + 1, shape, np.uint16)
+
+
+def in_plain_integers(cells: Array, geometry: LevelGeometry, vectors: Array) -> Array:
+    """Compute the definition with Python's integers: dedicated columns and one table, modulo p."""
+    wide_cells, wide_vectors = cells.astype(object), vectors.astype(object)
+    tables = geometry.table_of(np.arange(geometry.width))
+    sums = np.empty((len(vectors), len(cells), geometry.n_tables), np.uint16)
+    for g in range(geometry.n_tables):
+        columns = (tables == -1) | (tables == g)
+        sums[:, :, g] = wide_vectors[:, columns] @ wide_cells[:, columns].T % P
+    return sums
+
+
+def assert_equal_everywhere(cells: Array, geometry: LevelGeometry, vectors: Array) -> Array:
+    reference = NUMPY.score(cells, geometry, vectors)
+    compiled = CPU.score(cells, geometry, vectors)
+    for sums in (reference, compiled):
+        assert sums.dtype == np.uint16
+        assert sums.shape == (len(vectors), len(cells), geometry.n_tables)
+    np.testing.assert_array_equal(compiled, reference)
+    return reference
+
+
+@given(
+    geometry=GEOMETRIES,
+    n_rows=st.integers(1, 150),
+    n_vectors=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=80, deadline=None)
+def test_engines_are_equal_bit_for_bit_on_any_shape(
+    geometry: LevelGeometry, n_rows: int, n_vectors: int, seed: int
+) -> None:
+    cells = draw_elements(seed, n_rows, geometry.width)
+    vectors = draw_elements(seed + 1, n_vectors, geometry.width)
+
+    assert_equal_everywhere(cells, geometry, vectors)
+
+
+@given(
+    n_tables=st.integers(1, 8),
+    n_rows=st.integers(1, 9),
+    n_vectors=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=25, deadline=None)
+def test_engines_compute_what_plain_integers_give(
+    n_tables: int, n_rows: int, n_vectors: int, seed: int
+) -> None:
+    geometry = LevelGeometry(128, 64, n_tables)
+    cells = draw_elements(seed, n_rows, geometry.width)
+    vectors = draw_elements(seed + 1, n_vectors, geometry.width)
+
+    sums = assert_equal_everywhere(cells, geometry, vectors)
+
+    np.testing.assert_array_equal(sums, in_plain_integers(cells, geometry, vectors))
+
+
+@pytest.mark.parametrize("n_tables", [1, 3, 8])
+@pytest.mark.parametrize("width", [64, 512, 8192])
+def test_the_largest_elements_in_the_widest_panels_do_not_overflow(
+    width: int, n_tables: int
+) -> None:
+    geometry = LevelGeometry(width, width, n_tables)
+    cells = np.full((3, geometry.width), P - 1, np.uint16)
+    vectors = np.full((2, geometry.width), P - 1, np.uint16)
+
+    sums = assert_equal_everywhere(cells, geometry, vectors)
+
+    # (p - 1) ** 2 is 1 modulo p, once for every column of the two panels.
+    assert (sums == 2 * width % P).all()
+
+
+@given(seed=st.integers(0, 2**32 - 1), n_tables=st.integers(1, 8))
+@settings(max_examples=25, deadline=None)
+def test_engines_are_equal_where_elements_are_extreme(seed: int, n_tables: int) -> None:
+    geometry = LevelGeometry(64, 192, n_tables)
+    extremes = np.array([0, 1, P // 2, P - 2, P - 1, 32767, 32768], np.uint16)
+    draw = np.random.default_rng(seed)
+    cells = draw.choice(extremes, (17, geometry.width))
+    vectors = draw.choice(extremes, (3, geometry.width))
+
+    sums = assert_equal_everywhere(cells, geometry, vectors)
+
+    np.testing.assert_array_equal(sums, in_plain_integers(cells, geometry, vectors))
+
+
+def test_a_zero_query_and_zero_cells_give_zero() -> None:
+    geometry = LevelGeometry(64, 64, 3)
+    some = draw_elements(1, 5, geometry.width)
+    none = np.zeros((5, geometry.width), np.uint16)
+
+    assert not assert_equal_everywhere(some, geometry, none).any()
+    assert not assert_equal_everywhere(none, geometry, some).any()
+
+
+def test_no_rows_give_no_sums() -> None:
+    geometry = LevelGeometry(64, 64, 2)
+    cells = np.zeros((0, geometry.width), np.uint16)
+
+    sums = assert_equal_everywhere(cells, geometry, draw_elements(1, 2, geometry.width))
+
+    assert sums.shape == (2, 0, 2)
+
+
+def test_one_vector_gives_what_it_gives_in_a_batch() -> None:
+    geometry = LevelGeometry(128, 64, 3)
+    cells = draw_elements(1, 65, geometry.width)
+    vectors = draw_elements(2, 4, geometry.width)
+
+    together = assert_equal_everywhere(cells, geometry, vectors)
+
+    for number in range(4):
+        alone = assert_equal_everywhere(cells, geometry, vectors[number : number + 1])
+        np.testing.assert_array_equal(alone[0], together[number])
+
+
+# --- where the cells lie --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
+def test_cells_of_a_mapped_file_that_may_only_be_read_are_scored(
+    engine: Engine, tmp_path: Path
+) -> None:
+    geometry = LevelGeometry(64, 64, 3)
+    cells = draw_elements(1, 24, geometry.width)
+    path = tmp_path / "cells"
+    path.write_bytes(b"\0" * 4096 + cells.astype("<u2").tobytes())
+    mapped = np.memmap(path, "<u2", "r", offset=4096, shape=cells.shape)
+    vectors = draw_elements(2, 2, geometry.width)
+    vectors.flags.writeable = False
+
+    sums = engine.score(mapped, geometry, vectors)
+
+    assert not mapped.flags.writeable
+    np.testing.assert_array_equal(sums, NUMPY.score(cells, geometry, vectors))
+    assert path.read_bytes()[4096:] == cells.astype("<u2").tobytes()
+
+
+VIEWS: dict[str, Callable[[Array], Array]] = {
+    "every second row": lambda array: np.repeat(array, 2, axis=0)[::2],
+    "every second column": lambda array: np.repeat(array, 2, axis=1)[:, ::2],
+    "column by column": np.asfortranarray,
+    "backwards": lambda array: np.ascontiguousarray(array[::-1, ::-1])[::-1, ::-1],
+    "at an odd address": lambda array: _at_an_odd_address(array),
+}
+
+
+def _at_an_odd_address(array: Array) -> Array:
+    room = np.zeros(array.nbytes + 1, np.uint8)
+    view = room[1:].view(np.uint16).reshape(array.shape)
+    view[...] = array
+    return view
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_views_that_are_not_contiguous_are_scored_as_their_copies(
+    view: Callable[[Array], Array],
+) -> None:
+    geometry = LevelGeometry(64, 128, 2)
+    cells = draw_elements(1, 9, geometry.width)
+    vectors = draw_elements(2, 3, geometry.width)
+
+    sums = assert_equal_everywhere(view(cells), geometry, view(vectors))
+
+    np.testing.assert_array_equal(sums, in_plain_integers(cells, geometry, vectors))
+
+
+@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
+def test_scoring_changes_neither_cells_nor_vectors(engine: Engine) -> None:
+    geometry = LevelGeometry(64, 64, 1)
+    cells, vectors = draw_elements(1, 9, 128), draw_elements(2, 2, 128)
+    before = cells.copy(), vectors.copy()
+
+    engine.score(cells, geometry, vectors)
+
+    np.testing.assert_array_equal(cells, before[0])
+    np.testing.assert_array_equal(vectors, before[1])
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((2, 255), np.uint16),
+        np.zeros((2, 257), np.uint16),
+        np.zeros((2, 0), np.uint16),
+        np.zeros(256, np.uint16),
+        np.zeros((1, 2, 256), np.uint16),
+        np.zeros((2, 256), np.uint32),
+        np.zeros((2, 256), np.int16),
+        np.zeros((2, 256), np.uint8),
+        np.zeros((2, 256), np.float64),
+        np.zeros((2, 256), ">u2"),
+    ],
+    ids=lambda array: f"{array.dtype.str}{array.shape}",
+)
+def test_a_wrong_shape_or_dtype_is_refused(engine: Engine, wrong: Array) -> None:
+    geometry = LevelGeometry(64, 64, 3)
+    right = np.zeros((2, 256), np.uint16)
+
+    with pytest.raises(ParameterError):
+        engine.score(wrong, geometry, right)
+    with pytest.raises(ParameterError):
+        engine.score(right, geometry, wrong)
+
+
+@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
+@pytest.mark.parametrize("element", [P, P + 1, 65535])
+@pytest.mark.parametrize("place", [(0, 0), (1, 100), (1, 127)])
+def test_a_query_share_that_is_no_element_of_the_field_is_refused(
+    engine: Engine, element: int, place: tuple[int, int]
+) -> None:
+    vectors = np.zeros((2, 128), np.uint16)
+    vectors[place] = element
+
+    with pytest.raises(ParameterError, match=str(P)):
+        engine.score(np.zeros((3, 128), np.uint16), LevelGeometry(64, 64, 1), vectors)
+
+
+def test_an_engine_is_found_by_its_name_and_an_unknown_one_refused_with_the_choice() -> None:
+    assert make_engine("numpy").name == "numpy"
+    assert make_engine("cpu").name == "cpu"
+    with pytest.raises(ParameterError, match="abacus") as refused:
+        make_engine("abacus")
+    assert all(name in refused.value.cure for name in ENGINES)
