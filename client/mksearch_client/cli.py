@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from mksearch import __version__
-from mksearch.errors import MksearchError
+from mksearch.errors import MksearchError, ParameterError
 from mksearch_client.terminal import safe
 
 __all__ = ["app", "main"]
@@ -26,24 +25,40 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+owner_app = typer.Typer(help="What the owner of a collection does.", no_args_is_help=True)
+app.add_typer(owner_app, name="owner")
 
 #: Commands of the contract whose subject this release does not have yet.
-LATER = ("owner", "admin", "user", "search", "open", "complete", "evaluate", "web", "plan")
+LATER = ("admin", "user", "complete", "evaluate", "web", "plan")
+OWNER_LATER = (
+    *("delete", "compact", "rotate", "revoke", "backup", "recover", "add-server"),
+    *("replace-server", "watch"),
+)
+
+#: Base of what typer raises for wrong use; it has no public name.
+_UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_Json = Annotated[bool, typer.Option("--json", help="One object on standard output.")]
+_ProfileOption = Annotated[
+    Path | None,
+    typer.Option("--profile", help="Folder of the profile [MKSEARCH_PROFILE, ~/.config/mksearch]."),
+]
+_PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the passphrase of the profile [MKSEARCH_PASSPHRASE_FILE]."),
+]
+_Timeout = Annotated[float, typer.Option(help="Seconds that one request to a server may take.")]
+_Privacy = Annotated[
+    str, typer.Option(help="balanced: servers see permuted record numbers; full and fast later.")
+]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show it.")] = False,
+) -> None:
+    if version:
         typer.echo(f"mksearch {__version__}")
         raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
-    ] = False,
-) -> None:
-    """Ranked search over an encrypted corpus on servers that cannot read it."""
 
 
 @app.command(epilog='Example: mksearch demo --docs ~/notes --query "garden plans"')
@@ -55,43 +70,197 @@ def demo(
     query: Annotated[
         list[str] | None, typer.Option(help="Your own query; may be repeated.")
     ] = None,
-    servers: Annotated[int, typer.Option(help="Servers in this process, at least 3.")] = 3,
+    servers: Annotated[int, typer.Option(help="Servers on this machine, at least 3.")] = 3,
     keep: Annotated[
-        Path | None, typer.Option(help="New folder for what the servers store.")
+        Path | None, typer.Option(help="New folder for what owner and servers store.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One object on standard output.")] = False,
+    as_json: _Json = False,
 ) -> None:
-    """Encrypt a corpus, ask it, and put every promise to the test in one process."""
-    # Imported here: the demo brings scikit-learn and the servers along.
+    """Encrypt a corpus, ask it, and put every promise to the test on servers of this machine."""
+    # Imported here, as in every command: each brings much that the others do not need.
     from mksearch_client.demo.play import DemoOptions, play
 
     if not play(DemoOptions(docs or (), query or (), servers, keep, as_json)):
         raise typer.Exit(1)
 
 
-def _later(name: str) -> None:
-    message = f"mksearch {name} is not part of version {__version__}"
+@owner_app.command(
+    epilog="Example: mksearch owner init --server 127.0.0.1:7101=TOKEN "
+    "--server 127.0.0.1:7102=TOKEN --server 127.0.0.1:7103=TOKEN"
+)
+def init(
+    server: Annotated[
+        list[str], typer.Option(help="HOST:PORT=CLAIM-TOKEN, or =@FILE; once for each server.")
+    ],
+    profile: _ProfileOption = None,
+    collusion: Annotated[int, typer.Option(help="Servers that may collude: t.")] = 1,
+    name: Annotated[str, typer.Option(help="What to call the collection.")] = "collection",
+    passphrase_file: _PassphraseFile = None,
+    timeout: _Timeout = 10.0,
+    as_json: _Json = False,
+) -> None:
+    """Make a profile with new keys and claim the servers of a collection."""
+    from mksearch_client.commands import owner_init
 
-    @app.command(
+    owner_init(
+        profile, server, collusion, name, passphrase_file, timeout_s=timeout, as_json=as_json
+    )
+
+
+@owner_app.command(epilog="Example: mksearch owner publish ~/documents")
+def publish(
+    paths: Annotated[list[Path], typer.Argument(help="Files, folders: .txt, .md, .rst, .jsonl.")],
+    profile: _ProfileOption = None,
+    scoring: Annotated[str, typer.Option(help="tfidf or bm25.")] = "tfidf",
+    language: Annotated[str, typer.Option(help="auto, en or plain.")] = "auto",
+    policy: Annotated[str | None, typer.Option(help="Not part of this release.")] = None,
+    delete_missing: Annotated[
+        bool, typer.Option(help="Documents that are published and not named go away.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write the JSON object there, too.")] = None,
+    passphrase_file: _PassphraseFile = None,
+    timeout: _Timeout = 10.0,
+    as_json: _Json = False,
+) -> None:
+    """Encrypt documents and give them to every server."""
+    from mksearch_client.commands import PublishOptions, owner_publish
+
+    if policy is not None:
+        raise ParameterError(f"--policy is not part of version {__version__}")
+    options = PublishOptions(paths, scoring, language, delete_missing, dry_run, report)
+    owner_publish(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
+
+
+@owner_app.command(epilog="Example: mksearch owner status")
+def status(
+    profile: _ProfileOption = None,
+    passphrase_file: _PassphraseFile = None,
+    timeout: _Timeout = 10.0,
+    as_json: _Json = False,
+) -> None:
+    """Say what every server serves."""
+    from mksearch_client.commands import owner_status
+
+    owner_status(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
+
+
+@owner_app.command(epilog="Example: mksearch owner card -o card.json")
+def card(
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
+    profile: _ProfileOption = None,
+    passphrase_file: _PassphraseFile = None,
+    as_json: _Json = False,
+) -> None:
+    """Write what a user must have: collection, owner key, servers and their keys."""
+    from mksearch_client.commands import owner_card
+
+    owner_card(profile, passphrase_file, output, as_json=as_json)
+
+
+@owner_app.command(epilog="Example: mksearch owner verify")
+def verify(
+    profile: _ProfileOption = None,
+    passphrase_file: _PassphraseFile = None,
+    timeout: _Timeout = 10.0,
+    as_json: _Json = False,
+) -> None:
+    """Read every byte back from every server and prove it."""
+    from mksearch_client.commands import owner_verify
+
+    owner_verify(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
+
+
+@owner_app.command(epilog="Example: mksearch owner renew")
+def renew(
+    profile: _ProfileOption = None,
+    passphrase_file: _PassphraseFile = None,
+    timeout: _Timeout = 10.0,
+    as_json: _Json = False,
+) -> None:
+    """Sign the newest version again with a later expiry."""
+    from mksearch_client.commands import owner_renew
+
+    owner_renew(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
+
+
+@app.command(epilog='Example: mksearch search "leap year" -k 5')
+def search(
+    query: Annotated[str, typer.Argument(help="Keywords.")],
+    k: Annotated[int, typer.Option("-k", help="Hits wanted.")] = 10,
+    privacy: _Privacy = "balanced",
+    traffic: Annotated[str | None, typer.Option(help="Not part of this release.")] = None,
+    offset: Annotated[int, typer.Option(help="Hits left out before the first shown.")] = 0,
+    max_records: Annotated[int, typer.Option(help="Records that may be read.")] = 2000,
+    explain: Annotated[bool, typer.Option(help="Show servers and times as well.")] = False,
+    timeout: _Timeout = 10.0,
+    accept_expired: Annotated[bool, typer.Option(help="Use an expired manifest.")] = False,
+    profile: _ProfileOption = None,
+    passphrase_file: _PassphraseFile = None,
+    as_json: _Json = False,
+) -> None:
+    """Ask the collection; only a proved answer is shown."""
+    from mksearch_client.commands import SearchOptions, run_search
+
+    _require_balanced(privacy)
+    if traffic is not None:
+        raise ParameterError(f"--traffic is not part of version {__version__}")
+    options = SearchOptions(query, k, offset, max_records, explain, accept_expired)
+    run_search(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
+
+
+@app.command("open", epilog="Example: mksearch open notes/garden.md -o garden.md")
+def open_document(
+    document_id: Annotated[str, typer.Argument(metavar="ID", help="As a search showed it.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")] = None,
+    privacy: _Privacy = "balanced",
+    timeout: _Timeout = 10.0,
+    accept_expired: Annotated[bool, typer.Option(help="Use an expired manifest.")] = False,
+    profile: _ProfileOption = None,
+    passphrase_file: _PassphraseFile = None,
+    as_json: _Json = False,
+) -> None:
+    """Fetch and open one whole document."""
+    from mksearch_client.commands import OpenOptions, run_open
+
+    _require_balanced(privacy)
+    options = OpenOptions(document_id, output, accept_expired)
+    run_open(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
+
+
+def _require_balanced(privacy: str) -> None:
+    if privacy in ("full", "fast"):
+        raise ParameterError(
+            f"--privacy {privacy} is not part of version {__version__}", cure="use balanced"
+        )
+    if privacy != "balanced":
+        raise ParameterError(f"there is no privacy {privacy!r}", cure="use balanced")
+
+
+def _later(group: typer.Typer, prefix: str, name: str) -> None:
+    message = f"{prefix} {name} is not part of version {__version__}"
+
+    @group.command(
         name,
         hidden=True,
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def _refuse(_words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise click.UsageError(message)
+        raise typer.BadParameter(message)
 
 
 for _name in LATER:
-    _later(_name)
+    _later(app, "mksearch", _name)
+for _name in OWNER_LATER:
+    _later(owner_app, "mksearch owner", _name)
 
 
-def _report(error: dict[str, str | int | None], *, as_json: bool) -> None:
+def _report(error: Mapping[str, str | int | None], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(error, ensure_ascii=False))
-    else:
-        cure = f" ({error['cure']})" if error["cure"] else ""
-        print(f"mksearch: {safe(str(error['message']))}{safe(cure)}", file=sys.stderr)
+    cure = f" ({error['cure']})" if error["cure"] else ""
+    print(f"mksearch: {safe(str(error['message']) + cure)}", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,15 +272,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MksearchError as error:
         _report(error.to_fields(), as_json=as_json)
         return error.exit_code
-    except click.ClickException as error:
+    except _UsageError as error:
         message = error.format_message()
-        _report(
-            {"error": "usage", "message": message, "cure": "see mksearch --help", "server": None},
-            as_json=as_json,
-        )
+        fields = {"error": "usage", "message": message, "cure": "see --help", "server": None}
+        _report(fields, as_json=as_json)
         return 2
-    except (KeyboardInterrupt, click.Abort):
-        print("mksearch: interrupted", file=sys.stderr)
+    except (KeyboardInterrupt, typer.Abort):
+        print("mksearch: interrupted; what was done so far is kept", file=sys.stderr)
         return 130
     return code if isinstance(code, int) else 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,16 @@ from mksearch.text.weights import Scoring
 from mksearch_client.keys import NO_POLICY, OwnerKeys
 from mksearch_client.reading import Document
 
-__all__ = ["Progress", "Publication", "Publisher", "UploadTarget", "stage", "summarise", "upload"]
+__all__ = [
+    "Progress",
+    "Publication",
+    "Publisher",
+    "UploadTarget",
+    "content_hash",
+    "stage",
+    "summarise",
+    "upload",
+]
 
 _CHUNK_BYTES = 1 << 20
 _MANIFEST = "manifest"
@@ -80,6 +90,11 @@ def summarise(document: Document) -> Member:
     return Member(document.id, title, snippet)
 
 
+def content_hash(document: Document) -> bytes:
+    """Return SHA-256 of what is stored of ``document``: 32 bytes."""
+    return sha256(StoredDocument(document.id, document.title, document.text).encode())
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A version, encrypted and complete, in a folder.
@@ -107,6 +122,26 @@ class Publication:
                 f"{folder} holds no complete publication", cure="publish the documents again"
             ) from None
         return cls(folder, SignedManifest.decode(data, owner_key))
+
+    @classmethod
+    def of_manifest(cls, folder: Path, signed: SignedManifest) -> Publication:
+        """Store a manifest whose objects the servers hold already.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        try:
+            (folder / "objects").mkdir(parents=True, exist_ok=True)
+            _write_manifest(folder, signed)
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
+        return cls(folder, signed)
+
+    def discard(self) -> None:
+        """Drop the stored bytes: the servers hold them, or nobody ever will."""
+        # The manifest goes first: without it the folder is no publication.
+        (self.folder / _MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def chunks(self, name: bytes) -> Iterator[bytes]:
         """Yield the bytes of one object.
@@ -181,6 +216,8 @@ class Publisher:
     ) -> None:
         """Prepare publications signed with ``keys``.
 
+        ``seconds`` says afterwards how long indexing and encrypting took.
+
         Args:
             keys: the owner's keys.
             name: what the owner calls the collection.
@@ -198,6 +235,7 @@ class Publisher:
         self._scoring = scoring
         self._epoch = epoch
         self._bundle = keys.bundle(NO_POLICY, epoch)
+        self.seconds = {"index": 0.0, "encrypt": 0.0}
 
     def prepare(
         self,
@@ -253,7 +291,8 @@ class Publisher:
                 "there is no document to publish",
                 cure="name a folder or file with text, Markdown or JSON lines",
             )
-        report("encrypting", 0.0)
+        report("indexing", 0.0)
+        started = time.perf_counter()
         builder = SegmentBuilder(
             counts,
             stored.members,
@@ -263,7 +302,9 @@ class Publisher:
             epoch=self._epoch,
             random=self._random,
         )
+        indexed = time.perf_counter()
         segment = self._write_segment(builder, folder, report)
+        self.seconds = {"index": indexed - started, "encrypt": time.perf_counter() - indexed}
         group = self._group(counts, builder, segment, stored, folder)
         catalogue = encode_catalogue(stored.catalogue(builder))
         manifest = Manifest(
@@ -281,10 +322,7 @@ class Publisher:
             ),
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
-        # Last, and at once: a folder with a manifest is a complete publication.
-        partial = folder / ".manifest"
-        partial.write_bytes(signed.encode())
-        os.replace(partial, folder / _MANIFEST)
+        _write_manifest(folder, signed)
         report("encrypting", 1.0)
         return Publication(folder, signed)
 
@@ -342,6 +380,13 @@ class Publisher:
     def _write_sealed(self, folder: Path, key: SecretKey, kind: str, content: bytes) -> ObjectRef:
         sealed = seal_stream(key, kind, self._keys.collection, content, self._random)
         return _write_object(folder, sealed)
+
+
+def _write_manifest(folder: Path, signed: SignedManifest) -> None:
+    """Write the manifest last, and at once: a folder with one is a complete publication."""
+    partial = folder / ".manifest"
+    partial.write_bytes(signed.encode())
+    os.replace(partial, folder / _MANIFEST)
 
 
 def _write_object(folder: Path, data: bytes) -> ObjectRef:

@@ -92,7 +92,7 @@ class Searcher:
     Open it once and ask many questions: dictionary, headers and check vectors are kept.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options, all by name
         self,
         connections: Mapping[int, Connection],
         keys: MemberKeys,
@@ -106,6 +106,7 @@ class Searcher:
         accept_expired: bool = False,
         hedge_s: float = 1.0,
         on_close: Callable[[], None] | None = None,
+        on_seen: Callable[[SignedManifest], None] | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent before the first question.
 
@@ -121,6 +122,7 @@ class Searcher:
             accept_expired: use an expired manifest all the same.
             hedge_s: seconds without an answer after which one more server is asked.
             on_close: lets go of the connections.
+            on_seen: told of every newer version, to remember it.
         """
         self._connections = connections
         self._addresses = addresses or {}
@@ -133,6 +135,7 @@ class Searcher:
         self._cache: Cache = cache or _NoCache()
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
+        self._on_seen = on_seen or (lambda _signed: None)
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
         self._view: GroupView | None = None
         self._lookup: Lookup | None = None
@@ -180,6 +183,8 @@ class Searcher:
             headers = [self._fetch_header(servers, ref.id) for ref in group.segments]
             self._view = GroupView(group, self._keys.bundle, collection, dictionary, headers)
             self._lookup = None
+        if self._seen is None or self._seen.hash != signed.hash:
+            self._on_seen(signed)
         self._seen = signed
         return self._view
 

@@ -6,6 +6,7 @@ slots.  Everything behind the header is a raw array that a server maps into memo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from mksearch.index.geometry import BlockShape, LevelGeometry
 from mksearch.index.slot_shape import SlotShape
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, MASK_BLOCKS_MAX, SALT_BYTES, P
 
-__all__ = ["HEADER_BYTES", "SegmentHeader", "SegmentLayout", "SegmentReader"]
+__all__ = ["HEADER_BYTES", "SegmentChecker", "SegmentHeader", "SegmentLayout", "SegmentReader"]
 
 MAGIC = b"MKSEGMNT"
 FORMAT = 1
@@ -311,3 +312,55 @@ class SegmentReader:
             for at in range(0, len(flat), _VERIFY_BYTES):
                 if int(flat[at : at + _VERIFY_BYTES].max()) >= P:
                     raise FormatError(f"the {name} of a segment hold an element out of range")
+
+
+class SegmentChecker:
+    """Proves a segment that comes in pieces, holding none of it."""
+
+    def __init__(self, head: bytes, name: bytes) -> None:
+        """Start from the first 4096 bytes of segment ``name`` (32 bytes).
+
+        Raises:
+            FormatError: they are not those of the segment.
+        """
+        self._header = SegmentHeader.decode(head)
+        if sha256(head) != name:
+            raise FormatError(f"a segment header is not the one of segment {name.hex()[:16]}")
+        layout = self._header.layout
+        sizes = [2 * n_rows * width for n_rows, width in layout.level_shapes]
+        sizes.append(2 * layout.n_slots * layout.slot.width)
+        self._ends = [start + size for start, size in zip(layout.offsets, sizes, strict=True)]
+        self._digests = [hashlib.sha256() for _ in sizes]
+        self._at = HEADER_BYTES
+
+    def add(self, piece: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            FormatError: a gap is not zero, or the segment ended before.
+        """
+        view = memoryview(piece)
+        while view:
+            section = next((i for i, end in enumerate(self._ends) if self._at < end), None)
+            if section is None:
+                raise FormatError("a segment has bytes behind its end")
+            start = self._header.layout.offsets[section]
+            stop = start if self._at < start else self._ends[section]
+            part, view = view[: stop - self._at], view[stop - self._at :]
+            if stop > start:
+                self._digests[section].update(part)
+            elif any(part):
+                raise FormatError("a segment has a gap that is not zero")
+            self._at += len(part)
+
+    def finish(self) -> None:
+        """Prove the hash of every section.
+
+        Raises:
+            FormatError: bytes are missing, or a section is damaged.
+        """
+        if self._at != self._ends[-1]:
+            raise FormatError(f"a segment has {self._at} bytes (need {self._ends[-1]})")
+        for section, digest in enumerate(self._digests):
+            if digest.digest() != self._header.hashes[section]:
+                raise FormatError(f"section {section} of a segment does not match its hash")

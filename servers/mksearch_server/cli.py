@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from mksearch import __version__
@@ -31,6 +30,8 @@ app = typer.Typer(
 #: Commands of the contract whose subject this release does not have yet.
 LATER = ("repair", "drain", "renew-certificate")
 
+#: Base of what typer raises for wrong use; it has no public name.
+_UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Config = Annotated[Path, typer.Option("--config", help="The server.toml that init wrote.")]
 _Json = Annotated[bool, typer.Option("--json", help="One object on standard output.")]
 
@@ -138,7 +139,7 @@ def _later(name: str) -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def _refuse(_words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise click.UsageError(message)
+        raise typer.BadParameter(message)
 
 
 for _name in LATER:
@@ -152,11 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=words, standalone_mode=False, prog_name="mksearch-server")
     except MksearchError as error:
         fields, exit_code = error.to_fields(), error.exit_code
-    except click.ClickException as error:
+    except _UsageError as error:
         message = error.format_message()
         fields = {"error": "usage", "message": message, "cure": "see --help", "server": None}
         exit_code = 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return 130
     else:
         return code if isinstance(code, int) else 0

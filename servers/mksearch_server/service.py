@@ -23,7 +23,7 @@ from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_g
 from mksearch_server.config import ServerConfig
 from mksearch_server.identity import Claim, ServerIdentity
 from mksearch_server.log import log
-from mksearch_server.search_server import SearchServer
+from mksearch_server.search_server import SearchServer, Upload
 from mksearch_server.status import DETAIL_KEY, BusyError, status_of
 from mksearch_server.store import ObjectStore
 
@@ -34,6 +34,9 @@ _NAMES_PER_MESSAGE = 1024
 #: Largest piece of an object that one request may read.
 _READ_BYTES_MAX = 1 << 26
 _RETRY_MS = 200
+#: Messages of an upload that are written together.
+_BATCH_MESSAGES = 256
+_BATCH_BYTES = 1 << 22
 
 
 class Runtime:
@@ -210,6 +213,39 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             await _refuse(context, error)
 
 
+class _IncomingObjects:
+    """The objects of one Put stream; runs on the upload thread."""
+
+    def __init__(self) -> None:
+        self.n_objects = 0
+        self._manifest_hash = b""
+        self._upload: Upload | None = None
+
+    def take(self, search: SearchServer, messages: list[owner_pb2.PutRequest]) -> None:
+        """Write the next messages."""
+        for message in messages:
+            self._manifest_hash = message.manifest_hash or self._manifest_hash
+            if message.name:
+                self.finish()
+                self._upload = search.begin_put(self._manifest_hash, message.name)
+            if self._upload is None:
+                raise ParameterError("the first message names no object")
+            self._upload.write(message.data)
+
+    def finish(self) -> None:
+        """Store the object whose bytes have all come."""
+        if self._upload is not None:
+            self._upload.finish()
+            self.n_objects += 1
+            self.close()
+
+    def close(self) -> None:
+        """Drop an object that was not finished."""
+        if self._upload is not None:
+            self._upload.close()
+            self._upload = None
+
+
 class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
     """What the owner asks."""
 
@@ -256,33 +292,25 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
     ) -> owner_pb2.PutResponse:
         """Store objects one after another."""
-        upload = None
-        n_objects = 0
+        objects = _IncomingObjects()
         try:
-            manifest_hash = b""
             search = self._runtime.search
+            # A hop to the thread costs as much as a small object, so many share one.
+            batch: list[owner_pb2.PutRequest] = []
+            n_bytes = 0
             async for message in request_iterator:
-                manifest_hash = message.manifest_hash or manifest_hash
-                if message.name:
-                    if upload is not None:
-                        await self._runtime.on_upload(upload.finish)
-                        upload.close()
-                        n_objects += 1
-                    upload = await self._runtime.on_upload(
-                        search.begin_put, manifest_hash, message.name
-                    )
-                if upload is None:
-                    raise ParameterError("the first message names no object")
-                await self._runtime.on_upload(upload.write, message.data)
-            if upload is not None:
-                await self._runtime.on_upload(upload.finish)
-                n_objects += 1
-            return owner_pb2.PutResponse(n_objects=n_objects)
+                batch.append(message)
+                n_bytes += len(message.data)
+                if len(batch) >= _BATCH_MESSAGES or n_bytes >= _BATCH_BYTES:
+                    await self._runtime.on_upload(objects.take, search, batch)
+                    batch, n_bytes = [], 0
+            await self._runtime.on_upload(objects.take, search, batch)
+            await self._runtime.on_upload(objects.finish)
+            return owner_pb2.PutResponse(n_objects=objects.n_objects)
         except Exception as error:  # noqa: BLE001
             await _refuse(context, error)
         finally:
-            if upload is not None:
-                upload.close()
+            objects.close()
 
     async def Activate(  # noqa: N802
         self, request: owner_pb2.ActivateRequest, context: Any

@@ -40,7 +40,13 @@ COLLECTION = b"collection-bytes"
 ANALYZERS = {name: make_analyzer(name) for name in ("english-1", "plain-1")}
 #: English has endings to cut and words to leave out, plain keeps all of them.
 ENDINGS = ("", "ing", "ed", "s")
-BLOCKS = [BlockShape(5, 3), BlockShape(13, 3), BlockShape(61, 3), BlockShape(7, 1), BlockShape(2, 6)]
+BLOCKS = [
+    BlockShape(5, 3),
+    BlockShape(13, 3),
+    BlockShape(61, 3),
+    BlockShape(7, 1),
+    BlockShape(2, 6),
+]
 
 
 @dataclass(frozen=True)
@@ -119,8 +125,9 @@ class Built:
 
     def physical_row(self, level: int, document: int) -> int:
         """Give the physical row of a level that a document is below."""
-        row = int(self.builder.row_of_document()[document]) // self.block.fan_out**level
-        return row // self.block.fan_out * self.block.height + row % self.block.fan_out
+        fan_out = self.block.fan_out
+        row = int(self.builder.row_of_document()[document]) // int(fan_out**level)
+        return row // fan_out * self.block.height + row % fan_out
 
 
 def build(
@@ -168,9 +175,7 @@ def build(
     )
     nothing = ObjectRef(bytes(32), 0)
     reference = SegmentRef(header.id, len(data), builder.salt)
-    group = Group(
-        b"", 1, analyzer, statement, len(texts), (reference,), nothing, nothing, nothing
-    )
+    group = Group(b"", 1, analyzer, statement, len(texts), (reference,), nothing, nothing, nothing)
     opened = Dictionary.decode(dictionary.encode())
     view = GroupView(group, bundle, COLLECTION, opened, [data[:4096].tobytes()])
     stored = [builder.layout.level(data, level) for level in range(n_levels)]
@@ -186,9 +191,7 @@ def build(
     return Built(counts, builder, view, stored, plain, weights)
 
 
-def _unmasked(
-    segment: SegmentView, level: int, cells: NDArray[np.uint16]
-) -> NDArray[np.int64]:
+def _unmasked(segment: SegmentView, level: int, cells: NDArray[np.uint16]) -> NDArray[np.int64]:
     masks = segment.masks(level, np.arange(cells.shape[1]), 0, len(cells))
     return modp.subtract(cells, masks.T).astype(np.int64)
 
@@ -276,9 +279,9 @@ def test_the_bounds_that_a_client_computes_are_those_of_the_plain_cells(
     trapdoor = make_trapdoor(built.group, parse_question(built.group, query))
     geometry = built.segment.geometry(0)
 
-    sums = np.stack(
-        [table_sums(built.plain[0], geometry, v) % P for v in trapdoor.vectors]
-    ).astype(np.uint16)
+    sums = np.stack([table_sums(built.plain[0], geometry, v) % P for v in trapdoor.vectors]).astype(
+        np.uint16
+    )
     bounds = row_bounds(built.segment, sums, trapdoor.units)
 
     expected = bounds_of(built, 0, trapdoor)
@@ -454,9 +457,7 @@ def test_the_largest_query_reaches_the_largest_sum_and_no_server_wraps(
     for level in range(len(built.plain)):
         trapdoor = make(built, question, level)
         geometry = built.segment.geometry(level)
-        served = CpuEngine().score(
-            built.plain[level].astype(np.uint16), geometry, trapdoor.vectors
-        )
+        served = CpuEngine().score(built.plain[level].astype(np.uint16), geometry, trapdoor.vectors)
         row = built.physical_row(level, 0)
         for vector, sums in zip(trapdoor.vectors, served, strict=True):
             assert largest_sum(geometry, vector) == IMPACT_MAX * QUERY_SUM_MAX

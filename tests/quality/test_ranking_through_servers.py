@@ -105,7 +105,9 @@ def _one_thread() -> Iterator[None]:
     numba.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=[(n, k) for n in COLLECTIONS for k in BASELINES], ids="-".join)
+@pytest.fixture(
+    scope="module", params=[(n, k) for n in COLLECTIONS for k in BASELINES], ids="-".join
+)
 def searched(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Searched]:
@@ -133,7 +135,9 @@ def test_every_answer_is_verified_and_exact(searched: Searched) -> None:
     )
 
     assert all(result.verified and result.exact for result in searched.results.values())
-    assert all(result.n_docs == len(searched.collection.ids) for result in searched.results.values())
+    assert all(
+        result.n_docs == len(searched.collection.ids) for result in searched.results.values()
+    )
     assert [hit.rank for hit in next(iter(searched.results.values())).hits] == list(range(1, K + 1))
 
 

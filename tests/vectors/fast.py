@@ -1,4 +1,4 @@
-"""The product on the inputs of a vector: segments, groups and searches without files and servers."""
+"""The product on the inputs of a vector: segments, groups, searches; no files, no servers."""
 
 from __future__ import annotations
 

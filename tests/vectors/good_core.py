@@ -265,14 +265,15 @@ def _statistics(n_docs: int, total_length: int, dfs: list[int]) -> Statistics:
 def _of_document(
     scoring: Json, statistics: Statistics, tfs: dict[int, int], length: int
 ) -> list[int]:
-    return document_weights(
+    weights = document_weights(
         Scoring(**scoring),
         statistics,
         np.array([0, len(tfs)], np.int64),
         np.array(list(tfs), np.int32),
         np.array(list(tfs.values()), np.int32),
         np.array([length], np.int64),
-    ).tolist()
+    )
+    return [int(weight) for weight in weights]
 
 
 def _weights(

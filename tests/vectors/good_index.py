@@ -246,7 +246,7 @@ def built_segment(name: str) -> Built:
 def segment() -> Json:
     """Whole segments from documents that are cut into terms."""
     return {
-        "about": "Segments built from analysed documents; `rows` lists document numbers row by row.",
+        "about": "Segments built from analysed documents; `rows` are document numbers, row by row.",
         "source": "docs/protocol.md, sections 4 and 5",
         "cases": [_segment(shape[0], in_full=shape[-1]) for shape in SHAPES],
     }
@@ -330,7 +330,7 @@ def signed_versions() -> Sequence[SignedManifest]:
 def manifest() -> Json:
     """Two manifests in a chain, signed."""
     return {
-        "about": "Bodies, files and hashes of versions 1 and 2; Ed25519 keys are made from 32 bytes.",
+        "about": "Bodies, files, hashes of versions 1 and 2; Ed25519 keys are made from 32 bytes.",
         "source": "docs/protocol.md, section 7",
         "owner_seed": OWNER_SEED.hex(),
         "owner_key": signing_key().public.hex(),

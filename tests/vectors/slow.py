@@ -65,9 +65,9 @@ def check_kdf(file: Json) -> None:
     owner = file["owner"]
     bundle = bundle_of(owner)
     for entry in file["keys"]:
-        assert keys.hkdf(_parent(owner, entry["from"]), entry["label"], unhex(entry["context"])) == (
-            unhex(entry["key"])
-        )
+        assert keys.hkdf(
+            _parent(owner, entry["from"]), entry["label"], unhex(entry["context"])
+        ) == (unhex(entry["key"]))
     named = {entry["label"].removeprefix("mksearch/1/"): entry for entry in file["keys"]}
     salt = unhex(named["segment/mask"]["context"])
     own = keys.segment_keys(bundle, salt)
@@ -145,9 +145,9 @@ def check_weights(file: Json) -> None:
     for case in file["queries"]:
         query = dict(zip(case["terms"], case["weights"], strict=True))
         parts = text.quantised_query(query, [part["terms"] for part in case["parts"]])
-        for got, part in zip(parts, case["parts"], strict=True):
-            assert got.u == part["u"]
-            assert [got.weights[i] for i in part["terms"]] == part["weights"]
+        for part, told in zip(parts, case["parts"], strict=True):
+            assert part.u == told["u"]
+            assert [part.weights[i] for i in told["terms"]] == told["weights"]
 
 
 def check_columns(file: Json) -> None:
@@ -170,7 +170,7 @@ def check_record(file: Json) -> None:
     collection, salt = unhex(file["owner"]["collection"]), unhex(file["salt"])
     own = keys.segment_keys(bundle_of(file["owner"]), salt)
     rows = [
-        index.Row(dict(row["tfs"]), row["length"], sorted((tuple(m) for m in row["members"])))
+        index.Row(dict(row["tfs"]), row["length"], sorted(tuple(m) for m in row["members"]))
         for row in file["rows"]
     ]
     for row, entry in zip(rows, file["rows"], strict=True):

@@ -1,4 +1,1 @@
-"""The demo: a whole collection on three servers in this process, with its promises put to the test.
-
-Only this package puts both sides together: it starts servers, so it alone imports their code.
-"""
+"""The demo: a whole collection on servers of this machine, with its promises put to the test."""

@@ -9,18 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import AnswerRefused, InputError, MksearchError
 from mksearch.params import Quorum
 from mksearch.text.analyzers import make_analyzer
-from mksearch.text.weights import Scoring
+from mksearch_client.demo.corpus import DemoDocuments
 from mksearch_client.demo.plaintext import PlaintextEngine
 from mksearch_client.demo.show import Show
 from mksearch_client.demo.stage import Stage
-from mksearch_client.keys import OwnerKeys
-from mksearch_client.publishing import Publication, Publisher
-from mksearch_client.python_corpus import DEMO_QUERIES, python_documents
-from mksearch_client.reading import Document, read_paths
+from mksearch_client.owner import Owner, open_searcher
+from mksearch_client.python_corpus import DEMO_QUERIES
 from mksearch_client.result import SearchResult
 from mksearch_client.searching import Searcher
 from mksearch_client.terminal import safe
@@ -29,8 +26,6 @@ __all__ = ["DemoOptions", "play"]
 
 ANALYZER = "english-1"
 K = 10
-#: Lines of skipped files that are shown; the count is always.
-SKIPPED_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,18 @@ def play(options: DemoOptions) -> bool:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mksearch-demo-")))
         elif folder.exists() and any(folder.iterdir()):
             raise InputError(f"{folder} is not empty", cure="name a new folder for --keep")
-        return _Demo(options, quorum, folder, show).play()
+        documents = DemoDocuments(options.docs, folder / "corpus")
+        show.say(documents.describe())
+        servers = stack.enter_context(Stage(folder, quorum.n_servers))
+        owner = stack.enter_context(
+            Owner.create(
+                folder / "profile",
+                servers.tokens(),
+                name="demo",
+                collusion_bound=quorum.collusion_bound,
+            )
+        )
+        return _Demo(options, documents, servers, owner, show).play()
 
 
 def _few(quorum: Quorum) -> str:
@@ -80,101 +86,75 @@ def _few(quorum: Quorum) -> str:
 
 
 class _Demo:
-    def __init__(self, options: DemoOptions, quorum: Quorum, folder: Path, show: Show) -> None:
+    def __init__(
+        self,
+        options: DemoOptions,
+        documents: DemoDocuments,
+        servers: Stage,
+        owner: Owner,
+        show: Show,
+    ) -> None:
         self._queries = list(options.queries) or list(DEMO_QUERIES)
-        self._options = options
-        self._quorum = quorum
-        self._folder = folder
+        self._keep = options.keep
+        self._documents = documents
+        self._servers = servers
+        self._owner = owner
+        self._quorum = owner.profile.quorum
         self._show = show
-        self._random = SystemRandom()
-        self._keys = OwnerKeys.generate(self._random)
-        self._analyzer = make_analyzer(ANALYZER)
         self._failures: list[str] = []
 
     def play(self) -> bool:
         started = time.perf_counter()
-        documents = self._read()
-        publication = self._publish(documents)
-        self._plain = PlaintextEngine(documents, self._analyzer)
-        results = [self._ask_all_servers(query) for query in self._queries]
+        self._publish()
+        self._plain = PlaintextEngine(list(self._documents.read()), make_analyzer(ANALYZER))
+        with self._searcher() as searcher:
+            results = [self._ask_all_servers(query, searcher) for query in self._queries]
         self._show.title("What the servers learned from the last query")
         for sentence in results[-1].learned:
             self._show.say(f"- {sentence}")
         self._lose_a_server(results[0])
-        self._change_a_store(publication, results[0])
-        self._change_too_many(publication)
+        self._change_a_store(results[0])
+        self._change_too_many()
         ok = not self._failures
         self._show.title("Proved" if ok else "NOT proved")
         if ok:
+            n = len(self._queries)
             self._show.say(
-                f"all {len(self._queries)} rankings equal scikit-learn's; a lost server and a "
-                "changed store did not matter; too many changed stores were refused"
+                f"{'all ' if n > 1 else 'the '}{n} ranking{'s' if n > 1 else ''} equal"
+                f"{'' if n > 1 else 's'} scikit-learn's; a lost server and a changed store did "
+                "not matter; too many changed stores were refused"
             )
         for failure in self._failures:
-            self._show.say(f"- {safe(failure)}")
+            self._show.say(f"- {failure}")
         seconds = round(time.perf_counter() - started, 1)
         self._show.say(f"{seconds} s on this machine")
-        if self._options.keep is not None:
-            self._show.say(f"what the servers stored is in {safe(str(self._folder))}")
+        if self._keep is not None:
+            self._show.say(f"what owner and servers stored is in {self._keep}")
         self._show.finish(
             {
                 "proved": ok,
                 "failures": self._failures,
-                "documents": len(documents),
+                "documents": self._report.documents,
+                "publish": self._report.to_json(),
                 "seconds": seconds,
             }
         )
         return ok
 
-    def _read(self) -> list[Document]:
-        if not self._options.docs:
-            documents = list(python_documents())
-            self._show.say(f"{len(documents)} documents from this Python's own documentation")
-            return documents
-        reading = read_paths(self._options.docs)
-        documents = list(reading)
-        for skipped in reading.skipped[:SKIPPED_SHOWN]:
-            line = "" if skipped.line is None else f" line {skipped.line}"
-            self._show.say(f"skipped {safe(skipped.path)}{line}: {safe(skipped.reason)}")
-        if len(reading.skipped) > SKIPPED_SHOWN:
-            self._show.say(f"skipped {len(reading.skipped) - SKIPPED_SHOWN} more")
-        reading.require_documents()
-        self._show.say(f"{len(documents)} documents read")
-        return documents
-
-    def _publish(self, documents: Sequence[Document]) -> Publication:
-        publisher = Publisher(
-            self._keys,
-            name="demo",
-            quorum=self._quorum,
-            random=self._random,
-            analyzer=self._analyzer,
-            scoring=Scoring("tfidf"),
-        )
-        started = time.perf_counter()
-        with self._show.progress() as report:
-            publication = publisher.prepare(
-                documents, self._folder / "publication", now_s=int(time.time()), progress=report
-            )
-            self._stage = Stage(self._folder, self._quorum, self._keys.signing.public)
-            self._stage.publish(publication, report)
-        seconds = time.perf_counter() - started
-        group = publication.signed.manifest.groups[0]
-        size = group.segments[0].size / 1e6
+    def _publish(self) -> None:
+        with self._show.progress() as progress:
+            self._report = self._owner.publish(self._documents.paths, progress=progress)
+        self._show.skipped(self._report.skipped)
+        seconds = sum(self._report.seconds.values())
         self._show.say(
-            f"encrypted into an index of {size:.0f} MB and given to {self._quorum.n_servers} "
-            f"servers in {seconds:.1f} s; {_few(self._quorum)} learn a word of a query, "
-            f"any {self._quorum.threshold} suffice for an answer"
+            f"{self._report.documents} documents are encrypted into an index of "
+            f"{self._report.index_bytes / 1e6:.0f} MB and on {self._quorum.n_servers} servers "
+            f"after {seconds:.1f} s; {_few(self._quorum)} learn a word of a query, any "
+            f"{self._quorum.threshold} suffice for an answer"
         )
-        return publication
 
-    def _searcher(self, gone: Sequence[int] = ()) -> Searcher:
-        return Searcher(
-            self._stage.without(gone),
-            self._keys.member(),
-            self._random,
-            addresses=self._stage.addresses(),
-        )
+    def _searcher(self) -> Searcher:
+        return open_searcher(self._owner.profile)
 
     def _ask(self, scene: str, query: str, searcher: Searcher) -> SearchResult:
         result = searcher.search(query, K)
@@ -189,20 +169,24 @@ class _Demo:
         )
         return result
 
-    def _ask_all_servers(self, query: str) -> SearchResult:
+    def _ask_all_servers(self, query: str, searcher: Searcher) -> SearchResult:
         self._show.title(f'"{safe(query)}"')
-        return self._ask("all servers", query, self._searcher())
+        return self._ask("all servers", query, searcher)
 
     def _lose_a_server(self, before: SearchResult) -> None:
-        self._show.title("Server 1 is gone")
-        result = self._ask("one server gone", before.query, self._searcher(gone=[1]))
+        self._servers.processes[1].kill()
+        self._show.title("Server 1 was killed")
+        with self._searcher() as searcher:
+            result = self._ask("one server killed", before.query, searcher)
         if result.hits != before.hits:
-            self._failures.append("one server gone: other hits than with all servers")
+            self._failures.append("one server killed: other hits than with all servers")
+        self._servers.restart(1)
 
-    def _change_a_store(self, publication: Publication, before: SearchResult) -> None:
-        n_changed = self._stage.change_stored_bytes(publication, 2)
-        self._show.title(f"Server 2: {n_changed} of its stored bytes were changed")
-        result = self._ask("one store changed", before.query, self._searcher())
+    def _change_a_store(self, before: SearchResult) -> None:
+        n_changed = self._change(2)
+        self._show.title(f"Server 2: {n_changed} of its stored bytes were changed on its disk")
+        with self._searcher() as searcher:
+            result = self._ask("one store changed", before.query, searcher)
         named = [report.id for report in result.servers if report.status == "lied"]
         self._show.say(f"named by its own answer: server {', '.join(map(str, named)) or 'none'}")
         if named != [2]:
@@ -210,20 +194,25 @@ class _Demo:
         if result.hits != before.hits:
             self._failures.append("one store changed: other hits than before")
 
-    def _change_too_many(self, publication: Publication) -> None:
+    def _change(self, server: int) -> int:
+        signed = self._owner.profile.highest_seen()
+        if signed is None:
+            raise InputError("nothing was published")
+        return self._servers.change_stored_bytes(signed, server)
+
+    def _change_too_many(self) -> None:
         n_honest = self._quorum.collusion_bound
         spoiled = list(range(2, self._quorum.n_servers - n_honest + 2))
         for server in spoiled[1:]:
-            self._stage.change_stored_bytes(publication, server)
+            self._change(server)
         names = ", ".join(map(str, spoiled))
         self._show.title(f"The stores of servers {names} were changed")
         scene = "too many stores changed"
         try:
-            self._searcher().search(self._queries[0], K)
+            with self._searcher() as searcher:
+                searcher.search(self._queries[0], K)
         except MksearchError as error:
-            self._show.refusal(
-                scene, {"error": error.code, "message": error.message, "cure": error.cure}
-            )
+            self._show.refusal(scene, error.to_fields())
             if not isinstance(error, AnswerRefused) or list(error.liars) != spoiled:
                 self._failures.append(f"{scene}: refused, but without naming servers {names}")
         else:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from mksearch_client.commands import progress_bar
 from mksearch_client.demo.plaintext import PlaintextHit
 from mksearch_client.publishing import Progress as ProgressCallback
+from mksearch_client.reading import Skipped
 from mksearch_client.result import SearchResult
 from mksearch_client.terminal import safe
 
 __all__ = ["Show"]
+
+_SKIPPED_SHOWN = 5
 
 
 class Show:
@@ -32,24 +35,24 @@ class Show:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        self._console.print(Text(text))
+        self._console.print(Text(safe(text)))
+
+    def skipped(self, skipped: Sequence[Skipped]) -> None:
+        """Print the first files that were not read, and how many there were."""
+        for skip in skipped[:_SKIPPED_SHOWN]:
+            line = "" if skip.line is None else f" line {skip.line}"
+            self.say(f"skipped {skip.path}{line}: {skip.reason}")
+        if len(skipped) > _SKIPPED_SHOWN:
+            self.say(f"skipped {len(skipped) - _SKIPPED_SHOWN} more")
 
     def title(self, text: str) -> None:
         """Print the heading of a scene."""
         self._console.print()
         self._console.print(Text(text, style="bold"))
 
-    @contextmanager
-    def progress(self) -> Iterator[ProgressCallback]:
+    def progress(self) -> AbstractContextManager[ProgressCallback]:
         """Show progress on a terminal while the block runs."""
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True) as bar:
-            task = bar.add_task("", total=1.0)
-
-            def report(what: str, share: float) -> None:
-                bar.update(task, description=what, completed=share)
-
-            yield report
+        return progress_bar(self._console)
 
     def answer(self, scene: str, result: SearchResult, plain: Sequence[PlaintextHit]) -> None:
         """Show the hits of ``result`` beside those of the plaintext engine."""

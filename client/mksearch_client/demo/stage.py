@@ -1,73 +1,166 @@
-"""Servers as objects in this process, each with a folder of its own, and what can go wrong."""
+"""Server processes on free loopback ports, each with a folder of its own, and what can go wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import json
+import subprocess
+import sys
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
-from mksearch.params import Quorum
-from mksearch.scoring.engine import make_engine
-from mksearch_client.publishing import Progress, Publication, upload
-from mksearch_server.search_server import SearchServer
-from mksearch_server.store import ObjectStore
+from mksearch.errors import ServerUnreachable
+from mksearch.index.manifest import SignedManifest
+from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 
 __all__ = ["Stage"]
 
 #: Bytes changed in the cells of a server that the demo makes lie.
 N_CHANGED = 16
+_STOP_S = 10.0
+
+
+class _ServerProcess:
+    """One server: the same program that an operator runs."""
+
+    def __init__(self, folder: Path, server: int) -> None:
+        self.folder = folder
+        self.server = server
+        self._process: subprocess.Popen[str] | None = None
+        self.token = ""
+        self.address = "127.0.0.1:0"
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "mksearch_server.cli", *words]
+
+    def init(self) -> None:
+        """Make the server's folder and claim token."""
+        words = ("init", str(self.folder), "--id", str(self.server), "--listen", self.address)
+        done = subprocess.run(  # noqa: S603 - our own program
+            self._command(*words, "--json"), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise ServerUnreachable(
+                f"server {self.server} cannot be made: {done.stderr.strip()}", server=self.server
+            )
+        self.token = json.loads(done.stdout)["claim_token"]
+
+    def start(self) -> None:
+        """Start the process; ``wait_ready`` tells when it answers."""
+        config = self.folder / "server.toml"
+        log = (self.folder / "log").open("ab")
+        with log:
+            self._process = subprocess.Popen(  # noqa: S603
+                self._command("serve", "--config", str(config), "--json"),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                # Ctrl-C is for the demo, which then stops its servers in order.
+                start_new_session=True,
+            )
+
+    def wait_ready(self) -> None:
+        """Wait for the address, and keep the same port for a restart."""
+        if self._process is None or self._process.stdout is None:
+            raise ServerUnreachable(f"server {self.server} was not started", server=self.server)
+        line = self._process.stdout.readline()
+        if not line:
+            tail = (self.folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
+            raise ServerUnreachable(
+                f"server {self.server} did not start: {' '.join(tail)}",
+                cure="see its log with --keep",
+                server=self.server,
+            )
+        fields: dict[str, Any] = json.loads(line)
+        if self.address != fields["address"]:
+            self.address = fields["address"]
+            config = self.folder / "server.toml"
+            config.write_text(config.read_text().replace("127.0.0.1:0", self.address))
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._close()
+
+    def stop(self) -> None:
+        """Ask the process to end, and end it if it does not."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
+        self.kill()
+
+    def _close(self) -> None:
+        if self._process is not None:
+            self._process.wait(_STOP_S)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
 
 
 class Stage:
-    """The servers of the demo.
+    """The servers of the demo; a context manager that ends them, also after Ctrl-C.
 
     Attributes:
-        servers: by id.
+        processes: by server id.
     """
 
-    def __init__(self, folder: Path, quorum: Quorum, owner_key: bytes) -> None:
-        self._folder = folder
-        self.servers = {
-            server: SearchServer(
-                server, ObjectStore(self._server_folder(server)), owner_key, make_engine("cpu")
-            )
-            for server in range(1, quorum.n_servers + 1)
+    def __init__(self, folder: Path, n_servers: int) -> None:
+        self.processes = {
+            server: _ServerProcess(folder / f"server-{server}", server)
+            for server in range(1, n_servers + 1)
         }
 
-    def _server_folder(self, server: int) -> Path:
-        return self._folder / f"server-{server}"
+    def __enter__(self) -> Self:
+        try:
+            for process in self.processes.values():
+                process.init()
+                process.start()
+            for process in self.processes.values():
+                process.wait_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
 
-    def addresses(self) -> dict[int, str]:
-        """Return where each server is, for reports."""
-        return dict.fromkeys(self.servers, "in this process")
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stop()
 
-    def publish(self, publication: Publication, progress: Progress) -> None:
-        """Bring every server to the version of ``publication``."""
-        for server, target in self.servers.items():
+    def _stop(self) -> None:
+        for process in self.processes.values():
+            process.stop()
 
-            def report(_what: str, share: float, server: int = server) -> None:
-                progress(f"sending to server {server}", share)
+    def tokens(self) -> dict[str, str]:
+        """Return the claim token of each address."""
+        return {process.address: process.token for process in self.processes.values()}
 
-            upload(publication, target, report)
+    def restart(self, server: int) -> None:
+        """Start a server again that was killed."""
+        self.processes[server].start()
+        self.processes[server].wait_ready()
 
-    def without(self, servers: Iterable[int]) -> dict[int, SearchServer]:
-        """Return the servers that remain when some are gone."""
-        gone = set(servers)
-        return {server: self.servers[server] for server in self.servers if server not in gone}
-
-    def change_stored_bytes(self, publication: Publication, server: int) -> int:
+    def change_stored_bytes(self, signed: SignedManifest, server: int) -> int:
         """Change a few bytes of what ``server`` has stored; return how many.
 
         They lie in the cells of the documents, spread evenly: what a faulty disk or a careless or
-        dishonest operator may do.
+        dishonest operator may do while the server runs.
         """
-        segment = publication.signed.manifest.groups[0].segments[0]
-        layout = self.servers[server].segment(segment.id).header.layout
-        start, stop = layout.offsets[0], layout.offsets[1]
-        path = ObjectStore(self._server_folder(server)).path(segment.id)
+        segment = signed.manifest.groups[0].segments[0]
+        path = self.processes[server].folder / "data" / "segments" / segment.id.hex()
         stored = np.memmap(path, np.uint8, "r+")
-        # Even offsets: the low byte of a cell, whose lowest bit keeps it a field element.
+        layout = SegmentHeader.decode(stored[:HEADER_BYTES].tobytes()).layout
+        start, stop = layout.offsets[0], layout.offsets[1]
+        # Even offsets: the low byte of a cell.
         places = np.linspace(start, stop - 2, N_CHANGED).astype(np.int64) // 2 * 2
         stored[places] ^= 1
         stored.flush()

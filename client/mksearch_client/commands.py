@@ -1,0 +1,375 @@
+"""What the commands do: open the profile, do the work, print it for people or for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from mksearch.errors import InputError, ParameterError
+from mksearch_client.owner import Owner, open_searcher
+from mksearch_client.profile import Profile, default_profile, read_passphrase
+from mksearch_client.publishing import Progress as ProgressCallback
+from mksearch_client.result import SearchResult
+from mksearch_client.terminal import safe
+
+__all__ = [
+    "OpenOptions",
+    "PublishOptions",
+    "SearchOptions",
+    "owner_card",
+    "owner_init",
+    "owner_publish",
+    "owner_renew",
+    "owner_status",
+    "owner_verify",
+    "progress_bar",
+    "run_open",
+    "run_search",
+]
+
+_SKIPPED_SHOWN = 20
+
+
+def _out(text: str) -> None:
+    """Print one safe line on standard output."""
+    print(safe(text))
+
+
+def _note(text: str) -> None:
+    """Print one safe line on standard error."""
+    print(safe(text), file=sys.stderr)
+
+
+def _print_json(fields: dict[str, Any]) -> None:
+    print(json.dumps(fields, ensure_ascii=False))
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[ProgressCallback]:
+    """Show progress while the block runs, if ``console`` is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def report(what: str, share: float) -> None:
+            bar.update(task, description=what, completed=share)
+
+        yield report
+
+
+def _open_profile(folder: Path | None, passphrase_file: Path | None) -> Profile:
+    return Profile.open(folder or default_profile(), read_passphrase(passphrase_file))
+
+
+# --- owner -----------------------------------------------------------------------------------
+
+
+def owner_init(
+    folder: Path | None,
+    servers: Sequence[str],
+    collusion: int,
+    name: str,
+    passphrase_file: Path | None,
+    *,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Run ``mksearch owner init``."""
+    tokens = dict(_parse_server(server) for server in servers)
+    if len(tokens) != len(servers):
+        raise ParameterError("one address is named twice", cure="name every server once")
+    folder = folder or default_profile()
+    with Owner.create(
+        folder,
+        tokens,
+        name=name,
+        collusion_bound=collusion,
+        passphrase=read_passphrase(passphrase_file),
+        timeout_s=timeout_s,
+    ) as owner:
+        profile = owner.profile
+    fields = {
+        "profile": str(folder),
+        "collection": profile.keys.collection.hex(),
+        "owner_key": profile.keys.signing.public.hex(),
+        "n_servers": profile.quorum.n_servers,
+        "collusion_bound": profile.quorum.collusion_bound,
+        "servers": [{"id": s.id, "address": s.address} for s in profile.servers.values()],
+    }
+    if as_json:
+        _print_json(fields)
+        return
+    _out(f"{len(tokens)} servers are claimed; the keys are in {folder}, keep a copy of them safe")
+    _out("publish with: mksearch owner publish PATH")
+
+
+def _parse_server(text: str) -> tuple[str, str]:
+    address, separator, token = text.partition("=")
+    if not separator or not token:
+        raise ParameterError(
+            f"--server {text!r} is not HOST:PORT=CLAIM-TOKEN",
+            cure="mksearch-server init prints the token; =@FILE reads it from a file",
+        )
+    if not token.startswith("@"):
+        return address, token
+    try:
+        return address, Path(token[1:]).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"the claim token in {token[1:]} cannot be read ({error})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """Options of ``mksearch owner publish``."""
+
+    paths: Sequence[Path]
+    scoring: str
+    language: str
+    delete_missing: bool
+    dry_run: bool
+    report: Path | None
+
+
+def owner_publish(
+    folder: Path | None,
+    passphrase_file: Path | None,
+    options: PublishOptions,
+    *,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Run ``mksearch owner publish``."""
+    if options.scoring not in ("tfidf", "bm25"):
+        raise ParameterError(f"there is no scoring {options.scoring!r}", cure="use tfidf or bm25")
+    console = Console(file=sys.stderr)
+    profile = _open_profile(folder, passphrase_file)
+    with Owner(profile, timeout_s=timeout_s) as owner, progress_bar(console) as progress:
+        report = owner.publish(
+            options.paths,
+            scoring=options.scoring,
+            language=options.language,
+            delete_missing=options.delete_missing,
+            dry_run=options.dry_run,
+            progress=progress,
+        )
+    fields = report.to_json()
+    if options.report is not None:
+        _write_file(options.report, json.dumps(fields, ensure_ascii=False).encode())
+    if as_json:
+        _print_json(fields)
+        return
+    for skipped in report.skipped[:_SKIPPED_SHOWN]:
+        line = "" if skipped.line is None else f" line {skipped.line}"
+        _note(f"skipped {skipped.path}{line}: {skipped.reason}")
+    if len(report.skipped) > _SKIPPED_SHOWN:
+        _note(f"skipped {len(report.skipped) - _SKIPPED_SHOWN} more (--report lists them)")
+    for server in report.servers:
+        if server["status"] != "ok":
+            _note(f"server {server['id']}: {server['reason']}")
+    if options.dry_run:
+        what = "would be published" if report.changed else "are published already"
+        _out(f"{report.documents} documents {what}")
+    elif not report.changed:
+        _out(f"nothing changed: version {report.version} has these {report.documents} documents")
+    else:
+        _out(
+            f"{report.documents} documents are version {report.version}: {report.columns} columns, "
+            f"{report.index_bytes / 1e6:.1f} MB of index on every server"
+        )
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror})", cure="choose another file"
+        ) from None
+
+
+def owner_status(
+    folder: Path | None, passphrase_file: Path | None, *, timeout_s: float, as_json: bool
+) -> None:
+    """Run ``mksearch owner status``."""
+    with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
+        signed, servers = owner.status()
+        name = owner.profile.name
+    manifest = None if signed is None else signed.manifest
+    fields = {
+        "name": name,
+        "version": 0 if manifest is None else manifest.version,
+        "documents": 0 if manifest is None else sum(g.n_docs for g in manifest.groups),
+        "expires_at": 0 if manifest is None else manifest.expires_at,
+        "servers": [asdict(server) for server in servers],
+    }
+    if as_json:
+        _print_json(fields)
+        return
+    if manifest is None:
+        _out(f"{name}: nothing is published")
+    else:
+        until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
+        _out(f"{name}: version {manifest.version}, {fields['documents']} documents, until {until}")
+    for server in servers:
+        reason = f": {server.reason}" if server.reason else ""
+        _out(f"server {server.id} {server.address} {server.status} v{server.version}{reason}")
+
+
+def owner_card(
+    folder: Path | None, passphrase_file: Path | None, output: Path, *, as_json: bool
+) -> None:
+    """Run ``mksearch owner card``."""
+    with Owner(_open_profile(folder, passphrase_file)) as owner:
+        data = owner.card()
+    _write_file(output, data)
+    if as_json:
+        _print_json({"card": str(output)})
+    else:
+        _out(f"the card is in {output}; it holds no secret")
+
+
+def owner_verify(
+    folder: Path | None, passphrase_file: Path | None, *, timeout_s: float, as_json: bool
+) -> None:
+    """Run ``mksearch owner verify``; ends with 3 when a server holds other bytes."""
+    console = Console(file=sys.stderr)
+    profile = _open_profile(folder, passphrase_file)
+    with Owner(profile, timeout_s=timeout_s) as owner, progress_bar(console) as progress:
+        found = owner.verify(progress)
+    good = all(result == "ok" for result in found.values())
+    if as_json:
+        servers = [{"id": server, "result": result} for server, result in found.items()]
+        _print_json({"verified": good, "servers": servers})
+    else:
+        for server, result in found.items():
+            _out(f"server {server}: {result}")
+    if not good:
+        raise typer.Exit(3)
+
+
+def owner_renew(
+    folder: Path | None, passphrase_file: Path | None, *, timeout_s: float, as_json: bool
+) -> None:
+    """Run ``mksearch owner renew``."""
+    with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
+        manifest = owner.renew().manifest
+    if as_json:
+        _print_json({"version": manifest.version, "expires_at": manifest.expires_at})
+    else:
+        until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
+        _out(f"version {manifest.version} is good until {until}")
+
+
+# --- member ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Options of ``mksearch search``."""
+
+    query: str
+    k: int
+    offset: int
+    max_records: int
+    explain: bool
+    accept_expired: bool
+
+
+def run_search(
+    folder: Path | None,
+    passphrase_file: Path | None,
+    options: SearchOptions,
+    *,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Run ``mksearch search``."""
+    profile = _open_profile(folder, passphrase_file)
+    with open_searcher(
+        profile, timeout_s=timeout_s, accept_expired=options.accept_expired
+    ) as searcher:
+        result = searcher.search(
+            options.query, options.k, offset=options.offset, max_records=options.max_records
+        )
+    if as_json:
+        _print_json(result.to_json())
+        return
+    _show(result, explain=options.explain)
+
+
+def _show(result: SearchResult, *, explain: bool) -> None:
+    console = Console(highlight=False)
+    for hit in result.hits:
+        line = Text(f"{hit.rank:>3}  {hit.score:.6f}  ")
+        line.append(safe(hit.title or hit.id), style="bold")
+        line.append(f"  [{safe(hit.id)}]", style="dim")
+        console.print(line, soft_wrap=True)
+        if hit.snippet:
+            console.print(Text(f"     {safe(hit.snippet, 200)}"), soft_wrap=True)
+    if not result.hits:
+        _out("no document matches")
+    for warning in result.warnings:
+        _note(f"note: {warning}")
+    for server in result.servers:
+        if server.status not in ("ok", "unused"):
+            _note(f"server {server.id} {server.address} {server.status}: {server.reason}")
+    _note(
+        f"{len(result.hits)} of {result.n_docs} documents, version {result.version}, "
+        f"{'exact' if result.exact else 'NOT exact'}, every row verified; what the servers learned:"
+    )
+    for sentence in result.learned:
+        _note(f"- {sentence}")
+    if explain:
+        for server in result.servers:
+            _note(f"server {server.id} {server.address}: {server.status}")
+        parts = ", ".join(f"{name} {ms:.1f}" for name, ms in result.timings_ms.items())
+        _note(f"{result.records_fetched} records, {result.rounds} rounds; ms: {parts}")
+        _note(f"{result.bytes_sent} bytes sent, {result.bytes_received} received")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOptions:
+    """Options of ``mksearch open``."""
+
+    document_id: str
+    output: Path | None
+    accept_expired: bool
+
+
+def run_open(
+    folder: Path | None,
+    passphrase_file: Path | None,
+    options: OpenOptions,
+    *,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Run ``mksearch open``."""
+    profile = _open_profile(folder, passphrase_file)
+    with open_searcher(
+        profile, timeout_s=timeout_s, accept_expired=options.accept_expired
+    ) as searcher:
+        document = searcher.open(options.document_id)
+    if options.output is not None:
+        _write_file(options.output, document.text.encode())
+    if as_json:
+        _print_json({"id": document.id, "title": document.title, "text": document.text})
+    elif options.output is not None:
+        _out(f"{document.id} is in {options.output}")
+    elif sys.stdout.isatty():
+        for line in document.text.splitlines():
+            _out(line)
+    else:
+        sys.stdout.write(document.text)
