@@ -7,6 +7,7 @@ are no hits at all.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,18 +200,19 @@ def test_a_replayed_score_of_an_earlier_search_changes_no_hit_and_names_the_serv
 def test_two_servers_that_swap_their_answers_are_both_named_and_no_hit_is_shown(
     world: World,
 ) -> None:
-    held: list[Sums] = []
+    held: dict[int, Sums] = {}
+    both = threading.Barrier(2, timeout=20)
 
-    def keep(server: Connection, request: ScoreRequest) -> ScoreAnswer:
-        held.append(server.score(request).sums)
-        return ScoreAnswer(request.query_id, np.roll(held[0], 1, axis=1))
+    def swap(server: int) -> LieScore:
+        def lie(honest: Connection, request: ScoreRequest) -> ScoreAnswer:
+            held[server] = honest.score(request).sums
+            both.wait()
+            return ScoreAnswer(request.query_id, held[3 - server])
 
-    def swap(_server: Connection, request: ScoreRequest) -> ScoreAnswer:
-        return ScoreAnswer(request.query_id, held[0])
+        return lie
 
     liars: dict[int, Connection] = {
-        1: HostileServer(world.new.servers[1], score=keep),
-        2: HostileServer(world.new.servers[2], score=swap),
+        server: HostileServer(world.new.servers[server], score=swap(server)) for server in (1, 2)
     }
     with pytest.raises(AnswerRefused) as caught:
         world.search(liars)

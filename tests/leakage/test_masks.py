@@ -490,7 +490,9 @@ def received(tmp_path_factory: pytest.TempPathFactory) -> Shares:
 
     connections = dict(collection.servers)
     connections[2] = HostileServer(collection.servers[2], score=keep)  # type: ignore[assignment,arg-type]
-    searcher = Searcher(connections, collection.keys.member(), random, clock=lambda: NOW_S)
+    searcher = Searcher(
+        connections, collection.keys.member(), random, clock=lambda: NOW_S, hedge_s=60
+    )
     view = searcher.refresh()
     shares, vectors = {}, {}
     for name, query in QUERIES.items():

@@ -170,7 +170,9 @@ class Watched:
 
     def searcher(self) -> Searcher:
         connections: dict[int, Connection] = dict(self.servers)
-        return Searcher(connections, self.keys.member(), self.random, clock=lambda: NOW_S)
+        return Searcher(
+            connections, self.keys.member(), self.random, clock=lambda: NOW_S, hedge_s=60
+        )
 
     def seen_while(self, act: Callable[[], object]) -> dict[int, list[tuple[object, ...]]]:
         """Return what each server sees while ``act`` is done."""

@@ -12,7 +12,6 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Literal
 
-import numba
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -94,15 +93,6 @@ def _lucene_bm25(texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> Plai
         return total
 
     return scores
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Compute in one thread: starting several costs more than such small collections take."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
 
 
 @pytest.fixture(

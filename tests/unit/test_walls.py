@@ -55,14 +55,15 @@ FORBIDDEN_METHODS = {"tofile"}
 #: are worth nothing without a key.  Everything else is listed in .importlinter.
 SERVERS_MAY_IMPORT = {
     "mksearch", "mksearch.codec", "mksearch.errors", "mksearch.messages", "mksearch.params",
-    "mksearch.crypto", "mksearch.crypto.aead", "mksearch.crypto.kdf", "mksearch.crypto.keystream",
+    "mksearch.crypto", "mksearch.crypto.aead", "mksearch.crypto.evidence", "mksearch.crypto.kdf",
+    "mksearch.crypto.keystream",
     "mksearch.crypto.labels", "mksearch.crypto.randomness", "mksearch.crypto.secret",
     "mksearch.crypto.signature",
     "mksearch.field", "mksearch.field.modp",
     "mksearch.index", "mksearch.index.blob_list", "mksearch.index.geometry",
     "mksearch.index.manifest", "mksearch.index.segment", "mksearch.index.slot_shape",
 }  # fmt: skip
-SERVERS_MAY_IMPORT_ALL_OF = ("mksearch.kernels", "mksearch.scoring")
+SERVERS_MAY_IMPORT_ALL_OF = ("mksearch.kernels", "mksearch.scoring", "mksearch.wire")
 
 
 def reach_of(module: str) -> str | None:

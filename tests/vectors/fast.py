@@ -181,8 +181,12 @@ class Client:
         """The segment."""
         return self.view.segments[0]
 
+    def terms(self, query: str) -> list[str]:
+        """Return the terms of a query, as the group's analyzer cuts it."""
+        return list(self.view.analyzer.explain(query).terms)
+
     def question(self, terms: Iterable[str]) -> Question:
-        """Return the question of some terms."""
+        """Return the question of some terms (for other analyzers: of some words)."""
         return parse_question(self.view, " ".join(terms))
 
     def parts(self, question: Question) -> list[dict[int, int]]:

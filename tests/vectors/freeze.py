@@ -1,0 +1,121 @@
+"""Make the frozen index of a format, once: `python -m tests.vectors.freeze`.
+
+It refuses to touch a frozen index that is there.  README.md in the folder says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from datasets.loaders import load_small
+from mksearch.crypto.kdf import sha256
+from mksearch.crypto.randomness import SeededRandom
+from mksearch.index.builder import SegmentBuilder
+from mksearch.index.geometry import BlockShape, LevelGeometry
+from mksearch.params import Quorum
+from mksearch.text.analyzers import make_analyzer
+from mksearch.text.weights import Scoring
+from mksearch_client.keys import OwnerKeys
+from mksearch_client.publishing import Publisher
+from mksearch_client.reading import Document
+
+from .frozen_index import FrozenIndex
+from .material import FROZEN, Json, render, seed
+
+NOW_S = 1_800_000_000
+#: Several blocks, two levels, dedicated and shared columns, and yet small.
+BLOCK = BlockShape(13, 3)
+GEOMETRY = (LevelGeometry(192, 128), LevelGeometry(128, 192))
+QUERIES = (
+    "tomato plants",
+    "Watering the TOMATOES, watering!",
+    "mend a flat tyre with a patch",
+    "worn chain",
+    "café crème brûlée",
+    "flood of the river in spring and rain after frost in May",
+    "database index",
+    "unknownword",
+    "the and of",
+)
+
+
+def freeze(folder: Path, documents: Iterable[Document]) -> FrozenIndex:
+    """Publish into `folder`, which must not exist, and pin what searches find."""
+    if folder.exists():
+        raise SystemExit(f"{folder} is there: a frozen index is never made again")
+    keys_seed = seed("frozen format 1: these are test keys")
+    kept = list(documents)
+    builder = functools.partial(SegmentBuilder, block=BLOCK, geometry=GEOMETRY)
+    publisher = Publisher(
+        OwnerKeys.generate(SeededRandom(keys_seed)),
+        name="frozen format 1",
+        quorum=Quorum(),
+        random=SeededRandom(seed("frozen format 1: salts and blob keys")),
+        analyzer=make_analyzer("english-1"),
+        scoring=Scoring("tfidf"),
+    )
+    with mock.patch("mksearch_client.publishing.SegmentBuilder", builder):
+        publisher.prepare(kept, folder, now_s=NOW_S)
+    _write(folder / "test-keys.json", _keys(keys_seed))
+    lines = [json.dumps({"_id": d.id, "title": d.title, "text": d.text}) for d in kept]
+    (folder / "corpus.jsonl").write_bytes(("\n".join(lines) + "\n").encode("ascii"))
+    index = FrozenIndex(folder)
+    _write(folder / "expected.json", _expected(index))
+    return index
+
+
+def _write(path: Path, value: Json) -> None:
+    path.write_bytes(render(value).encode("ascii"))
+
+
+def _keys(keys_seed: bytes) -> Json:
+    return {
+        "about": "TEST KEYS, known to everybody: they protect nothing and must never protect "
+        "anything. Not the format of any key file. AES-256-CTR of zeros under the seed, from "
+        "counter 0, gives the collection (16 bytes), the master secret (32) and the seed of the "
+        "owner's Ed25519 key (32), in this order.",
+        "seed": keys_seed.hex(),
+        "policy": "",
+        "epoch": 1,
+    }
+
+
+def _expected(index: FrozenIndex) -> Json:
+    manifest = (index.folder / "manifest").read_bytes()
+    return {
+        "about": "What reading and searching the frozen index gives. Scores in units of 2^-60.",
+        "now": NOW_S,
+        "manifest_sha256": sha256(manifest).hex(),
+        "manifest_hash": index.signed.hash.hex(),
+        "queries": [_query(index, query) for query in QUERIES],
+    }
+
+
+def _query(index: FrozenIndex, query: str) -> Json:
+    hits, exact = index.search(query, 5)
+    assert exact
+    found: list[dict[str, Any]] = [
+        {"id": hit.member.id, "score": str(hit.score), "title": hit.member.title} for hit in hits
+    ]
+    return {"query": query, "terms": index.client.terms(query), "k": 5, "hits": found}
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    if len(sys.argv) > 1:
+        print(__doc__)
+        return 2
+    index = freeze(FROZEN / "format1", load_small().documents)
+    size = sum(path.stat().st_size for path in index.folder.rglob("*") if path.is_file())
+    print(f"{index.folder}: {size} bytes, manifest {index.signed.hash.hex()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
