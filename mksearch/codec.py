@@ -58,7 +58,7 @@ def decode_cbor(data: bytes, what: str) -> Any:
 def require_map(value: object, fields: Mapping[str, type], what: str) -> dict[str, Any]:
     """Return ``value`` after proving that it is a map with exactly these typed fields.
 
-    Integers are unsigned; a bool is no integer.
+    Integers are unsigned and below 2**64; a bool is no integer.
 
     Raises:
         FormatError: not a map, other keys, or a value of another type.
@@ -67,7 +67,7 @@ def require_map(value: object, fields: Mapping[str, type], what: str) -> dict[st
         raise FormatError(f"{what} has not exactly the fields {', '.join(sorted(fields))}")
     for name, kind in fields.items():
         found = value[name]
-        if type(found) is not kind or (isinstance(found, int) and found < 0):
+        if type(found) is not kind or (isinstance(found, int) and not 0 <= found < 1 << 64):
             raise FormatError(f"{what}: {name} is not of type {kind.__name__}")
     return value
 

@@ -15,6 +15,7 @@ __all__ = [
     "InputError",
     "ManifestExpired",
     "ManifestRefused",
+    "ManifestStale",
     "MksearchError",
     "NotEnoughAnswers",
     "ParameterError",
@@ -147,6 +148,12 @@ class ManifestRefused(VerificationError):
     """A manifest's signature, collection, chain or version is not the expected one."""
 
     code = "manifest-refused"
+
+
+class ManifestStale(ManifestRefused):
+    """A manifest is authentic but older than, or another than, one that was seen before."""
+
+    code = "manifest-stale"
 
 
 class ManifestExpired(ManifestRefused):

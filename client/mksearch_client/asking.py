@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from mksearch.errors import (
     AnswerRefused,
     FormatError,
-    ManifestRefused,
+    ManifestStale,
     MksearchError,
     NotEnoughAnswers,
     ServerUnreachable,
@@ -64,7 +64,7 @@ class Servers(Generic[_C]):
 
     def mark_error(self, server: int, error: Exception) -> None:
         """Remember the error that asking ``server`` ended with."""
-        if isinstance(error, ManifestRefused):
+        if isinstance(error, ManifestStale):
             self.mark(server, "stale", str(error))
         elif isinstance(error, VerificationError):
             self.mark(server, "lied", str(error))
@@ -89,11 +89,12 @@ class Servers(Generic[_C]):
     def refusal(self, what: str, have: int, need: int) -> MksearchError:
         """Return the error of a command that cannot go on with the servers that remain."""
         liars = self.liars()
-        if liars:
-            names = ", ".join(map(str, liars))
+        wrong = [s for s, report in self.reports.items() if report.status in ("lied", "stale")]
+        if wrong:
+            names = ", ".join(map(str, wrong))
             return AnswerRefused(
-                f"server{'s' if len(liars) > 1 else ''} {names} sent {what} that cannot be right, "
-                f"and of the others {have} answered (need {need}): {self.why()}",
+                f"server{'s' if len(wrong) > 1 else ''} {names} answered what cannot be right, "
+                f"and {have} good {what} remain (need {need}): {self.why()}",
                 liars=liars,
                 have=have,
                 need=need,

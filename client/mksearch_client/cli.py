@@ -191,7 +191,10 @@ def search(
     privacy: _Privacy = "balanced",
     traffic: Annotated[str | None, typer.Option(help="Not part of this release.")] = None,
     offset: Annotated[int, typer.Option(help="Hits left out before the first shown.")] = 0,
-    max_records: Annotated[int, typer.Option(help="Records that may be read.")] = 2000,
+    max_records: Annotated[
+        int | None,
+        typer.Option(help="Records that may be read [2000, or twice the hits wanted]."),
+    ] = None,
     explain: Annotated[bool, typer.Option(help="Show servers and times as well.")] = False,
     timeout: _Timeout = 10.0,
     accept_expired: Annotated[bool, typer.Option(help="Use an expired manifest.")] = False,

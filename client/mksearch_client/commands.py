@@ -282,7 +282,7 @@ class SearchOptions:
     query: str
     k: int
     offset: int
-    max_records: int
+    max_records: int | None
     explain: bool
     accept_expired: bool
 

@@ -256,7 +256,7 @@ class Publisher:
             progress: told what is being done.
 
         Raises:
-            InputError: no document.
+            InputError: no document, or two with one id.
             StorageError: the folder cannot be written.
         """
         report = progress or (lambda _what, _share: None)
@@ -402,6 +402,7 @@ class _StoredDocuments:
         self._collection = collection
         self._folder = folder
         self._random = random
+        self._ids: set[str] = set()
         self._keys: list[SecretKey] = []
         self._hashes: list[bytes] = []
         self.members: list[Member] = []
@@ -410,6 +411,11 @@ class _StoredDocuments:
     def keep(self, documents: Iterable[Document]) -> Iterator[str]:
         """Seal each document and yield its searchable text."""
         for document in documents:
+            if document.id in self._ids:
+                raise InputError(
+                    f"two documents have the id {document.id!r}", cure="give one of them another id"
+                )
+            self._ids.add(document.id)
             content = StoredDocument(document.id, document.title, document.text).encode()
             key = SecretKey(self._random.bytes(KEY_BYTES))
             sealed = seal_stream(key, "blob", self._collection, content, self._random)

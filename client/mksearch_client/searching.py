@@ -267,7 +267,7 @@ class Searcher:
     # --- searching
 
     def search(
-        self, query: str, k: int = 10, *, offset: int = 0, max_records: int = MAX_RECORDS
+        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
     ) -> SearchResult:
         """Return the ``k`` best documents for ``query``, proved.
 
@@ -275,7 +275,7 @@ class Searcher:
             query: what the user typed; never sent.
             k: hits wanted, 1..10000; fewer come when fewer documents match.
             offset: hits left out before them.
-            max_records: records that may be read.
+            max_records: records that may be read; None for 2000 or twice the hits wanted.
 
         Raises:
             QueryError: k, offset or the length of the query is out of range.
@@ -311,7 +311,7 @@ class Searcher:
             privacy="balanced",
             hits=tuple(_show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)),
             servers=tuple(servers.reports.values()),
-            learned=_learned(quorum, run.n_vectors, ranking.n_records),
+            learned=_learned(quorum, run.n_vectors, run.n_slots),
             warnings=tuple(warnings),
             groups=1,
             records_fetched=ranking.n_records,
@@ -378,6 +378,7 @@ class _Search:
         self._random = random
         self.n_rounds = 0
         self.n_vectors = 0
+        self.n_slots = 0
         self.bytes_sent = 0
         self.bytes_received = 0
         self.timings_ms: dict[str, float] = {}
@@ -398,7 +399,7 @@ class _Search:
         question: Question,
         quorum: Quorum,
         version: int,
-    ) -> NDArray[np.int64]:
+    ) -> NDArray[np.int64] | NDArray[np.object_]:
         """Return proved bounds of every row of a segment."""
         trapdoor = self.timed("trapdoor", lambda: make_trapdoor(view, question))
         attempt = Attempt(segment, trapdoor, quorum, self._random, version=version)
@@ -459,6 +460,7 @@ class _Search:
             raise self._servers.refusal("records", 0, 1)
         read = found[0]
         self.n_rounds += read.n_rounds
+        self.n_slots += read.n_slots
         self.bytes_sent += read.bytes_sent
         self.bytes_received += read.bytes_received
         return read.records
@@ -474,6 +476,7 @@ class _RecordsRead:
         self._segment = segment
         self._version = version
         self.n_rounds = 0
+        self.n_slots = 0
         self.bytes_sent = 0
         self.bytes_received = 0
         self.records: Mapping[int, Record] = self._drive(read_records(segment.slots, rows))
@@ -484,6 +487,7 @@ class _RecordsRead:
         slots = next(reading)
         while True:
             self.n_rounds += 1
+            self.n_slots += len(slots)
             parts = [
                 self._fetch(slots[start : start + MAX_RECORDS])
                 for start in range(0, len(slots), MAX_RECORDS)
@@ -534,13 +538,13 @@ def _question_warnings(view: GroupView, question: Question) -> list[str]:
     return warnings
 
 
-def _learned(quorum: Quorum, n_vectors: int, n_records: int) -> tuple[str, ...]:
+def _learned(quorum: Quorum, n_vectors: int, n_slots: int) -> tuple[str, ...]:
     t = quorum.collusion_bound
     few = "1 server alone" if t == 1 else f"up to {t} colluding servers"
     length = "1 vector" if n_vectors == 1 else f"{n_vectors} vectors"
     words = f"{few}: that a query of {length} came and when; no word, weight or score of it"
     records = (
-        f"the servers asked for records: which {n_records} permuted record numbers were read, so "
+        f"the servers asked for records: which {n_slots} permuted record numbers were read, so "
         "they recognise queries that read the same records"
     )
     columns = (

@@ -41,7 +41,8 @@ class Aead:
             return self._gcm.decrypt(nonce, ciphertext, associated)
         except (InvalidTag, ValueError):
             raise RecordRefused(
-                f"{what} does not open: it was changed, or sealed under another key"
+                f"{what} does not open: it was changed, or sealed under another key",
+                cure="ask another server; if none helps, the keys are not those of this collection",
             ) from None
 
 

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from mksearch.codec import ByteReader, decode_cbor, encode_cbor, encode_varint, require_map
 from mksearch.errors import FormatError
+from mksearch.index.manifest import require_scoring
 from mksearch.params import SALT_BYTES
 
 __all__ = ["Dictionary", "SegmentFacts", "inflate"]
@@ -146,11 +148,15 @@ class Dictionary:
         dfs = np.fromiter((reader.varint() for _ in terms), np.int64, len(terms))
         reader.finish()
         _require_all(fields["stop_words"], str)
+        _require_ascending([word.encode() for word in fields["stop_words"]])
+        _require_dfs(terms, dfs, fields["n_docs"])
+        if len(fields["segments"]) != 1:
+            raise FormatError(f"{what} of format 1 describes {len(fields['segments'])} segments")
         _require_all(fields["n_dedicated"], int)
         return cls(
             fields["analyzer"],
             tuple(fields["stop_words"]),
-            fields["scoring"],
+            require_scoring(fields["scoring"], what),
             fields["n_docs"],
             fields["total_length"],
             terms,
@@ -172,6 +178,18 @@ def _require_all(values: Sequence[Any], kind: type) -> None:
         raise FormatError(f"the dictionary holds a list with other than {kind.__name__}")
 
 
+def _require_ascending(values: Sequence[bytes]) -> None:
+    if any(a >= b for a, b in pairwise(values)):
+        raise FormatError("the dictionary holds stop words that do not ascend")
+
+
+def _require_dfs(terms: Sequence[str], dfs: NDArray[np.int64], n_docs: int) -> None:
+    if len(set(terms)) != len(terms) or "" in terms:
+        raise FormatError("the dictionary holds a term twice, or an empty one")
+    if len(dfs) and not 1 <= int(dfs.min()) <= int(dfs.max()) <= n_docs:
+        raise FormatError(f"the dictionary holds a document frequency not in 1..{n_docs}")
+
+
 def _decode_facts(entry: object) -> SegmentFacts:
     fields = require_map(entry, _SEGMENT_FIELDS, "segment facts")
     kappa = fields["kappa"]
@@ -179,7 +197,8 @@ def _decode_facts(entry: object) -> SegmentFacts:
         len(fields["salt"]) != SALT_BYTES
         or fields["step"] < 1
         or len(kappa) != 2
-        or any(type(part) is not int or part < 1 for part in kappa)
+        or any(type(part) is not int for part in kappa)
+        or kappa != [1, 1]
     ):
         raise FormatError("segment facts are out of range")
     return SegmentFacts(fields["salt"], fields["step"], (kappa[0], kappa[1]))

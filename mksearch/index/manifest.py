@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,21 @@ from mksearch.errors import (
     FormatError,
     ManifestExpired,
     ManifestRefused,
+    ManifestStale,
     MksearchError,
     VerificationError,
 )
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, SALT_BYTES, Quorum
 
-__all__ = ["FIRST_PREVIOUS", "Group", "Manifest", "ObjectRef", "SegmentRef", "SignedManifest"]
+__all__ = [
+    "FIRST_PREVIOUS",
+    "Group",
+    "Manifest",
+    "ObjectRef",
+    "SegmentRef",
+    "SignedManifest",
+    "require_scoring",
+]
 
 MAGIC = b"MKMANIFS"
 FORMAT = 1
@@ -58,6 +68,7 @@ _GROUP_FIELDS: dict[str, type] = {
     "lookup": dict,
     "blobs": dict,
 }
+SCORINGS = ("tfidf", "bm25")
 _SCORING_FIELDS: dict[str, type] = {"kind": str, "k1": float, "b": float}
 _OBJECT_FIELDS: dict[str, type] = {"id": bytes, "size": int}
 _SEGMENT_FIELDS: dict[str, type] = {"id": bytes, "size": int, "salt": bytes}
@@ -67,6 +78,15 @@ def _require_length(value: bytes, n_bytes: int, what: str) -> bytes:
     if len(value) != n_bytes:
         raise FormatError(f"a manifest: {what} has {len(value)} bytes (need {n_bytes})")
     return value
+
+
+def require_scoring(value: object, what: str) -> dict[str, Any]:
+    """Return the map of a scoring after proving kind and ranges; raise FormatError."""
+    fields = require_map(value, _SCORING_FIELDS, what)
+    k1, b = fields["k1"], fields["b"]
+    if fields["kind"] not in SCORINGS or not math.isfinite(k1) or k1 < 0 or not 0 <= b <= 1:
+        raise FormatError(f"{what} names a scoring that does not exist or is out of range")
+    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +183,7 @@ class Group:
             fields["policy"],
             fields["epoch"],
             fields["analyzer"],
-            require_map(fields["scoring"], _SCORING_FIELDS, "a manifest group"),
+            require_scoring(fields["scoring"], "a manifest group"),
             fields["n_docs"],
             tuple(SegmentRef.from_fields(entry) for entry in fields["segments"]),
             ObjectRef.from_fields(fields["dictionary"]),
@@ -336,21 +356,21 @@ class SignedManifest:
         """Prove that this version may follow ``seen`` (refusal 7.6).
 
         Raises:
-            ManifestRefused: older, equal in number but different, or not chained to ``seen``.
+            ManifestStale: older, equal in number but different, or not chained to ``seen``.
         """
         version, highest = self.manifest.version, seen.manifest.version
         if version < highest:
-            raise ManifestRefused(
+            raise ManifestStale(
                 f"version {version} is older than version {highest}, which was seen before",
                 cure="ask other servers; this one was rolled back or lags",
             )
         if version == highest and self.hash != seen.hash:
-            raise ManifestRefused(
+            raise ManifestStale(
                 f"two manifests have version {version}: {self.hash.hex()} and {seen.hash.hex()}",
                 cure="the owner's key signed both; ask the owner which one counts",
             )
         if version == highest + 1 and self.manifest.previous != seen.hash:
-            raise ManifestRefused(f"version {version} does not follow from version {highest}")
+            raise ManifestStale(f"version {version} does not follow from version {highest}")
 
     def require_current(self, now_s: int) -> None:
         """Prove that the manifest has not expired at ``now_s``, Unix seconds (refusal 7.7).

@@ -89,10 +89,11 @@ def open_stream(key: SecretKey, kind: str, collection: bytes, data: bytes) -> by
     what = f"a sealed {kind}"
     read_envelope(data, MAGIC, FORMAT, what)
     start = ENVELOPE_BYTES + SALT_BYTES
-    if len(data) <= start + TAG_BYTES:
+    size = CHUNK_BYTES + TAG_BYTES
+    # No chunk is empty, so the last one is longer than its tag.
+    if (len(data) - start - 1) % size < TAG_BYTES or len(data) <= start:
         raise FormatError(f"{what} of {len(data)} bytes is truncated")
     aead, associated = _cipher(key, kind, data[ENVELOPE_BYTES:start], collection)
-    size = CHUNK_BYTES + TAG_BYTES
     pieces = []
     for number, at in enumerate(range(start, len(data), size)):
         nonce = _nonce(number, last=at + size >= len(data))

@@ -125,11 +125,11 @@ class Attempt:
                     need=self._quorum.threshold,
                 )
             combined = self._interpolate(servers, 0)
-            proved = self._unmask(combined)
-            failed = self._failing_blocks(proved)
+            sums = self._unmask(combined.copy())
+            failed = self._failing_blocks(sums)
             if not failed.any():
-                self._judge_unused(servers)
-                return proved
+                self._name_all_liars(combined)
+                return sums
             self._judge_blocks(failed, servers)
 
     def _interpolate(self, servers: list[int], at: int) -> Sums:
@@ -170,18 +170,35 @@ class Attempt:
             )
         self._liars.update(liars)
 
-    def _judge_unused(self, servers: list[int]) -> None:
-        """Compare every other answer with the proved polynomial; judge those that differ."""
-        for server in sorted(set(self._honest()) - set(servers)):
-            expected = self._interpolate(servers, server)
-            wrong = np.argwhere((expected != self._answers[server]).any(axis=2))
-            if not len(wrong):
-                continue
-            vector, row = (int(at) for at in wrong[0])
-            block = row // self._segment.block.height
-            # Lies of the others may cancel at 0 and not here: everybody is judged alone.
-            suspects = [server, *servers]
-            self._liars.update(s for s in suspects if self._lied(s, vector, block))
+    def _name_all_liars(self, proved: Sums) -> None:
+        """Find every liar among the answers held, once the value at 0 is proved.
+
+        ``proved`` is the combined answer, still masked.  Lies may cancel at 0 and show elsewhere,
+        so answers that disagree are only where to look: everybody is judged alone.
+        """
+        while True:
+            honest = self._honest()
+            base = honest[: self._quorum.threshold]
+            if len(base) < self._quorum.threshold:
+                return
+            place = self._disagreement(base, 0, proved)
+            for server in honest[len(base) :]:
+                if place is None:
+                    place = self._disagreement(base, server, self._answers[server])
+            if place is None:
+                return
+            liars = {server for server in honest if self._lied(server, *place)}
+            if not liars:
+                return
+            self._liars |= liars
+
+    def _disagreement(self, servers: list[int], at: int, value: Sums) -> tuple[int, int] | None:
+        """Return (vector, block) where the polynomial of ``servers`` is not ``value``, or None."""
+        wrong = np.argwhere((self._interpolate(servers, at) != value).any(axis=2))
+        if not len(wrong):
+            return None
+        vector, row = (int(number) for number in wrong[0])
+        return vector, row // self._segment.block.height
 
     def _lied(self, server: int, vector: int, block: int) -> bool:
         """Judge one answer alone in one block: step 8.7, with the whole keystream of the block."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mksearch.errors import FormatError, QueryError
 from mksearch.index.record import Member, Record
-from mksearch.params import K_MAX, MAX_RECORDS
+from mksearch.params import K_MAX, MAX_RECORDS, P
 from mksearch.query.group import GroupView, SegmentView
 from mksearch.query.trapdoor import Question
 from mksearch.text.weights import document_weights, exact_score
@@ -48,13 +48,16 @@ class Source:
         group: the group of the segment.
         segment: the segment.
         question: the question as asked of the group.
-        bounds: int64 (n_rows,), bounds in units of the segment's step; secret.
+        bounds: (n_rows,), bounds in units of the segment's step; secret.
     """
 
     group: GroupView
     segment: SegmentView
     question: Question
-    bounds: NDArray[np.int64]
+    bounds: NDArray[np.int64] | NDArray[np.object_]
+
+    def __repr__(self) -> str:
+        return f"Source(rows={len(self.bounds)}, secret=<redacted>)"
 
     def candidates(self) -> Iterator[tuple[int, int]]:
         """Yield (upper bound of the score, row) by falling bound, rows with bound 0 left out."""
@@ -88,7 +91,7 @@ class Source:
 
 def row_bounds(
     segment: SegmentView, sums: NDArray[np.uint16], units: Sequence[int]
-) -> NDArray[np.int64]:
+) -> NDArray[np.int64] | NDArray[np.object_]:
     """Return the bound of every row of level 0 from the proved sums.
 
     Args:
@@ -97,11 +100,14 @@ def row_bounds(
         units: query weight of one unit of each vector.
 
     Returns:
-        int64 (n_rows,): sum over vectors of unit times the smallest table sum.
+        int64 (n_rows,): sum over vectors of unit times the smallest table sum; Python integers
+        where they would not fit.
     """
     rows = segment.block.physical(np.arange(segment.n_rows))
-    smallest = sums[:, rows].min(axis=2).astype(np.int64)
-    return np.asarray(np.array(units, np.int64) @ smallest)
+    smallest = sums[:, rows].min(axis=2)
+    # A word repeated millions of times in a query has a weight beyond 64 bits.
+    dtype = np.int64 if sum(units) * (P - 1) < 1 << 63 else np.object_
+    return np.asarray(np.array(units, dtype) @ smallest.astype(dtype))
 
 
 class Ranking:
@@ -117,7 +123,7 @@ class Ranking:
         k: int,
         *,
         offset: int = 0,
-        max_records: int = MAX_RECORDS,
+        max_records: int | None = None,
     ) -> None:
         """Start from the bounds of every segment asked.
 
@@ -125,13 +131,17 @@ class Ranking:
             sources: one for each segment.
             k: hits wanted, 1..10000.
             offset: hits left out before them, at least 0.
-            max_records: records that may be read.
+            max_records: records that may be read, at least 1; None for 2000, or twice the hits
+                wanted where that is more.
 
         Raises:
             QueryError: a number is out of range.
         """
         if not 1 <= k <= K_MAX:
-            raise QueryError(f"k = {k} is not in 1..{K_MAX}", cure="ask for at least one hit")
+            cure = "ask for at least one hit" if k < 1 else "page through more with an offset"
+            raise QueryError(f"k = {k} is not in 1..{K_MAX}", cure=cure)
+        if max_records is None:
+            max_records = max(MAX_RECORDS, 2 * (offset + k))
         if offset < 0 or max_records < 1:
             raise QueryError(
                 f"offset {offset} or max_records {max_records} is out of range",
@@ -173,11 +183,12 @@ class Ranking:
         cutoff = self._cutoff()
         missing = self._offset + self._k - len(self._found)
         size = missing if missing > 0 else max(_ROUND_MIN, self.n_records // 2)
+        size = min(size, self._max_records - self.n_records)
         batch: list[tuple[int, int]] = []
         # Equal bounds are read too: a tie is broken by id, which only the record has.
-        while self._heads and len(batch) < size and -self._heads[0][0] >= cutoff:
-            if self.n_records + len(batch) >= self._max_records:
-                self.exact = False
+        while self._heads and -self._heads[0][0] >= cutoff:
+            if len(batch) >= size:
+                self.exact = bool(batch)
                 break
             _, number, row = heapq.heappop(self._heads)
             batch.append((number, row))

@@ -17,7 +17,7 @@ from mksearch.text.weights import query_weights
 __all__ = ["Question", "Trapdoor", "make_trapdoor", "parse_question"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Question:
     """A query against one group's dictionary.
 
@@ -30,6 +30,9 @@ class Question:
     words: QueryWords
     unknown: tuple[str, ...]
     weights: Mapping[int, int]
+
+    def __repr__(self) -> str:
+        return f"Question({len(self.weights)} known terms, secret=<redacted>)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +49,9 @@ class Trapdoor:
 
     def __repr__(self) -> str:
         return f"Trapdoor(shape={self.vectors.shape}, secret=<redacted>)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a trapdoor holds a query and is never pickled")
 
 
 def parse_question(group: GroupView, query: str) -> Question:

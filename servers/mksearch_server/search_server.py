@@ -28,6 +28,9 @@ _ACTIVE = "manifest"
 _READ_BYTES = 1 << 24
 #: A publication that nobody continued for this long gives way to another.
 LEASE_S = 60
+#: Compiled loops share one pool of threads in a process, and numba's fallback for machines without
+#: OpenMP ends the process when two callers enter it: one request at a time, whichever the server.
+_SCORING = threading.Lock()
 
 
 class _Proposal:
@@ -129,8 +132,6 @@ class SearchServer:
         self._owner_key = owner_key
         self._engine = engine
         self._collection = collection
-        # Compiled loops share one pool of threads: one request at a time.
-        self._scoring = threading.Lock()
         self._proposed: _Proposal | None = None
         self._active: SignedManifest | None = None
         self._segments: dict[bytes, SegmentReader] = {}
@@ -284,7 +285,7 @@ class SearchServer:
         levels = segment.header.layout.levels
         if len(request.shares) not in VECTOR_CLASSES:
             raise ParameterError(f"{len(request.shares)} vectors came (1, 2 or 4 are possible)")
-        with self._scoring:
+        with _SCORING:
             sums = self._engine.score(
                 segment.level(request.level), levels[request.level], request.shares
             )

@@ -27,6 +27,7 @@ _MAP_BYTES = 1 << 40
 _PENDING_BYTES = 1 << 23
 #: An object announced larger than this is no small object.
 SMALL_BYTES_MAX = 1 << 31
+NAME_BYTES = 32
 #: Room that is left on the disk for state and logs.
 _RESERVE_BYTES = 1 << 26
 
@@ -144,7 +145,13 @@ class ObjectStore:
     # --- objects ---
 
     def path(self, name: bytes) -> Path:
-        """Return where the segment ``name`` (32 bytes) lies."""
+        """Return where the segment ``name`` (32 bytes) lies.
+
+        Raises:
+            StorageError: a name of another length.
+        """
+        if len(name) != NAME_BYTES:
+            raise StorageError(f"a name has {len(name)} bytes (need {NAME_BYTES})")
         return self._segments / name.hex()
 
     def has(self, name: bytes) -> bool:
@@ -231,11 +238,13 @@ class ObjectStore:
         """Return up to ``n_bytes`` bytes of an object from ``offset``.
 
         Raises:
-            StorageError: there is no such object.
+            StorageError: there is no such object, or a number is negative.
         """
+        if offset < 0 or n_bytes < 0:
+            raise StorageError(f"{n_bytes} bytes from {offset} cannot be read")
+        path = self.path(name)
         if name in self._pending:
             return self._pending[name][offset : offset + n_bytes]
-        path = self.path(name)
         if path.exists():
             with path.open("rb") as file:
                 file.seek(offset)

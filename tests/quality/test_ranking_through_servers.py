@@ -32,6 +32,7 @@ K = 10
 SCORE_TOLERANCE = 1e-6
 BASELINES: dict[Kind, str] = {"tfidf": "sklearn-tfidf/snowball", "bm25": "bm25s/snowball"}
 COLLECTIONS = ("cranfield", "cisi", "vaswani", "scifact")
+LARGE = ("vaswani", "scifact")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,16 @@ def _lucene_bm25(texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> Plai
 
 
 @pytest.fixture(
-    scope="module", params=[(n, k) for n in COLLECTIONS for k in BASELINES], ids="-".join
+    scope="module",
+    params=[
+        pytest.param(
+            (name, kind),
+            id=f"{name}-{kind}",
+            marks=[pytest.mark.slow] if name in LARGE else [],
+        )
+        for name in COLLECTIONS
+        for kind in BASELINES
+    ],
 )
 def searched(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -18,6 +18,7 @@ from .refused import Refused, require
 
 UNITS = (34, 68, 102, 136)
 N_TAGS = 3
+_LABEL = b"mksearch/1/record\x00"
 
 
 def encode_record(row: Row) -> bytes:
@@ -123,7 +124,7 @@ class Layout(NamedTuple):
 
 
 def _associated(layout: Layout, nonce: bytes) -> bytes:
-    return b"mksearch/1/record\x00" + layout.collection + layout.salt + nonce
+    return _LABEL + layout.collection + layout.salt + nonce
 
 
 def elements_of(sealed: bytes) -> list[int]:

@@ -36,6 +36,7 @@ from .text import Scoring, Statistics
 MAGIC = b"MKSTREAM"
 LIST_MAGIC = b"MKBLOBLS"
 CHUNK = 65536
+_LABEL = b"mksearch/1/stream\x00"
 _TAG = 16
 _ENTRY = 96
 
@@ -55,7 +56,7 @@ def _nonce(i: int, last: bool) -> bytes:
 
 
 def _associated(kind: str, collection: bytes) -> bytes:
-    return b"mksearch/1/stream\x00" + kind.encode("ascii") + b"\x00" + collection
+    return _LABEL + kind.encode("ascii") + b"\x00" + collection
 
 
 def seal_stream(kind: str, key: bytes, collection: bytes, salt: bytes, content: bytes) -> bytes:

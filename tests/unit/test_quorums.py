@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +22,7 @@ from mksearch.params import P, Quorum
 from mksearch_client.reading import Document
 from tests.support.local import LocalCollection, publish
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL, LARGE = Quorum(3, 1), Quorum(5, 2)
 QUERIES = ("wind tunnel", "boundary layer of a wing", "wing wing heat", "nothing that is known")
 
@@ -90,6 +95,46 @@ def test_only_t_plus_1_servers_are_asked_for_sums_while_all_are_honest(
 
     assert result.hits
     assert len(asked) == len(set(asked)) == local.quorum.threshold
+
+
+THREE_AT_ONCE = """
+import sys, tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tests.support.local import publish
+from mksearch_client.reading import Document
+
+documents = [Document(f"d{n}", "", f"wing number{n}") for n in range(300)]
+local = publish(documents, Path(sys.argv[1]))
+searchers = [local.searcher() for _ in range(4)]
+ask = lambda number: [hit.id for hit in searchers[number % 4].search(f"number{number}").hits]
+with ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(ask, range(60))) == [[f"d{number}"] for number in range(60)]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["default", "workqueue"])
+def test_servers_in_one_process_answer_at_once_on_every_thread_layer(
+    tmp_path: Path, layer: str
+) -> None:
+    """Numba ends the process when its fallback layer is entered from two threads."""
+    environment = {
+        **os.environ,
+        "NUMBA_THREADING_LAYER": layer,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "client", ROOT / "servers"))),
+    }
+
+    done = subprocess.run(
+        [sys.executable, "-c", THREE_AT_ONCE, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[:2000]
 
 
 def test_t_servers_are_too_few_and_the_error_says_how_many_are_needed(

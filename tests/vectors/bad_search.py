@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from mksearch.index.slots import _associated, _elements, _nonce, _Tags
 from mksearch.messages import ScoreAnswer
 from mksearch.params import P, Quorum
 
-from .bad_files import SMALL, pieces_of, setting, with_header
+from .bad_files import SMALL, pieces_of, setting, vector_of, with_header
 from .fast import bundle_of, with_errors
 from .good_index import built_segment, segment_case
 from .good_search import QUERY_ID, SEGMENT, client_of, new_attempt
@@ -33,10 +32,6 @@ def files() -> dict[str, Json]:
         **{f"record_{name}": file for name, file in _slots()},
         **{f"record_bytes_{name}": file for name, file in _record_bytes()},
     }
-
-
-def _vector(kind: str, about: str, step: str, error: str, **fields: Any) -> Json:
-    return {"kind": kind, "about": about, "refused_at": step, "exception": error, **fields}
 
 
 # --- 8.0 -----------------------------------------------------------------------------------------
@@ -58,7 +53,7 @@ def _openings() -> Iterator[tuple[str, Json]]:
         scoring: Json | None = None,
     ) -> Json:
         entry = {"id": sha256(named or header).hex(), "size": 13_938, "salt": manifest_salt.hex()}
-        return _vector(
+        return vector_of(
             "opening",
             about,
             "8.0",
@@ -98,7 +93,7 @@ def _shares() -> Iterator[tuple[str, Json]]:
 
     def vector(about: str, bad: Sequence[int]) -> Json:
         error = "ParameterError"
-        return _vector("share", about, "8.3", error, segment=SEGMENT, level=0, share=pack(bad))
+        return vector_of("share", about, "8.3", error, segment=SEGMENT, level=0, share=pack(bad))
 
     yield "element", vector("an element of p", [P, *share[1:]])
     yield "large_element", vector("an element of 65535", [*share[:-1], 65_535])
@@ -127,7 +122,7 @@ def _answers() -> Iterator[tuple[str, Json]]:
         liars: Sequence[int],
         further: int | None = 3,
     ) -> Json:
-        return _vector(
+        return vector_of(
             "answers",
             about,
             step,
@@ -238,7 +233,7 @@ def _slots() -> Iterator[tuple[str, Json]]:
 
     def vector(about: str, step: str, error: str, *rounds: list[list[int]], row: int = 0) -> Json:
         responses = [[pack(slot) for slot in slots] for slots in rounds]
-        return _vector(
+        return vector_of(
             "record",
             about,
             step,
@@ -320,4 +315,4 @@ def _record_bytes() -> Iterator[tuple[str, Json]]:
         ("text", "a title that is not UTF-8", b"\1\0\0\1\1a\1\xff\0"),
         ("surrogate", "an id with a surrogate", b"\1\0\0\1\3\xed\xa0\x80\0\0"),
     ):
-        yield name, _vector("record bytes", about, "8.10.4", "FormatError", record=data.hex())
+        yield name, vector_of("record bytes", about, "8.10.4", "FormatError", record=data.hex())

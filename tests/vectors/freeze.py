@@ -45,6 +45,13 @@ QUERIES = (
 )
 
 
+def documents() -> list[Document]:
+    """Return the small corpus and a document whose record spills and whose blob has two chunks."""
+    small = load_small().documents
+    text = "\n".join(document.text for document in small)
+    return [*small, Document("odd-long", "Everything, seven times", "\n".join([text] * 7))]
+
+
 def freeze(folder: Path, documents: Iterable[Document]) -> FrozenIndex:
     """Publish into `folder`, which must not exist, and pin what searches find."""
     if folder.exists():
@@ -111,7 +118,7 @@ def main() -> int:
     if len(sys.argv) > 1:
         print(__doc__)
         return 2
-    index = freeze(FROZEN / "format1", load_small().documents)
+    index = freeze(FROZEN / "format1", documents())
     size = sum(path.stat().st_size for path in index.folder.rglob("*") if path.is_file())
     print(f"{index.folder}: {size} bytes, manifest {index.signed.hash.hex()}")
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from . import bad_files, bad_search, good_core, good_index, good_search
+from . import bad_files, bad_search, bad_streams, good_core, good_index, good_search, signed
 from .material import BAD, HERE, Json, render
 
 GOOD: Mapping[str, Callable[[], Json]] = {
@@ -24,6 +24,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "trapdoor": good_search.trapdoor,
     "answer": good_search.answer,
     "ranking": good_search.ranking,
+    "signed": signed.signed,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -31,7 +32,12 @@ GOOD: Mapping[str, Callable[[], Json]] = {
 @cache
 def bad() -> Mapping[str, Json]:
     """Return every bad vector by its name."""
-    return {**bad_files.files(), **bad_search.files()}
+    return {
+        **bad_files.files(),
+        **bad_streams.files(),
+        **bad_search.files(),
+        **dict(signed.bad()),
+    }
 
 
 def files() -> dict[Path, str]:

@@ -148,6 +148,7 @@ def kdf() -> Json:
             for name in ("doc-1", "ärger", "x" * 1024)
         ],
         "other_labels": {
+            "answer": labels.ANSWER.decode(),
             "manifest": labels.MANIFEST.decode(),
             "record": labels.RECORD.decode(),
             "stream": labels.STREAM.decode(),

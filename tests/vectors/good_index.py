@@ -172,6 +172,21 @@ def sample_dictionary() -> Dictionary:
     )
 
 
+def _dictionary_fields() -> Json:
+    made = sample_dictionary()
+    return {
+        "analyzer": made.analyzer,
+        "stop_words": list(made.stop_words),
+        "scoring": dict(made.scoring),
+        "n_docs": made.n_docs,
+        "total_length": made.total_length,
+        "terms": list(made.terms),
+        "dfs": made.dfs.tolist(),
+        "n_dedicated": list(made.n_dedicated),
+        "segments": [{"salt": facts.salt.hex(), "step": facts.step} for facts in made.segments],
+    }
+
+
 def _contents() -> Json:
     bundle = bundle_of(OWNER)
     lookup = [
@@ -180,7 +195,7 @@ def _contents() -> Json:
     ]
     catalogue = [CatalogueEntry(i, seed(i), 3, seed("salt"), seed("b")) for i in ("ä", "b", "c")]
     blobs = [(seed(f"blob {i}"), 1000 * i) for i in range(4)]
-    documents = [("ärger", "Titel", "Text\n" * 9), ("e", "", "")]
+    documents = [("ärger", "Überschrift", "Text\n" * 9), ("e", "", "")]
     dictionary = zlib.decompress(sample_dictionary().encode())
     return {
         "owner": OWNER,
@@ -189,7 +204,7 @@ def _contents() -> Json:
             | {"content": StoredDocument(i, title, text).encode().hex()}
             for i, title, text in documents
         ],
-        "dictionary": {"inflated": dictionary.hex()},
+        "dictionary": _dictionary_fields() | {"inflated": dictionary.hex()},
         "lookup": {
             "documents": [
                 {"id": name, "segment": e.segment, "row": e.row, "blob": e.blob.hex()}
@@ -199,7 +214,12 @@ def _contents() -> Json:
             ],
             "content": Lookup.encode(bundle, lookup).hex(),
         },
-        "catalogue": {"inflated": zlib.decompress(encode_catalogue(catalogue)).hex()},
+        "catalogue": {
+            "entries": [
+                [e.id, e.content_hash.hex(), e.row, e.salt.hex(), e.blob.hex()] for e in catalogue
+            ],
+            "inflated": zlib.decompress(encode_catalogue(catalogue)).hex(),
+        },
         "blob_list": {
             "blobs": [[name.hex(), size] for name, size in blobs],
             "file": BlobList.of(blobs).encode().hex(),

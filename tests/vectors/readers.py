@@ -29,7 +29,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import slow
+from . import signed, slow
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -183,6 +183,7 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "answers": _fast_answers,
     "record": _fast_record,
     "record bytes": lambda case: decode_record(bytes.fromhex(case["record"])),
+    "signed": signed.verify_fast,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -295,5 +296,6 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "answers": _slow_answers,
     "record": _slow_record,
     "record bytes": lambda case: records.decode_record(bytes.fromhex(case["record"])),
+    "signed": signed.verify_slow,
 }
 """What reads each kind of bad vector with the reference."""

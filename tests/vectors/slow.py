@@ -10,7 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tests.reference import field, index, keys, keystream, manifest, records, search, stream, text
+from tests.reference import (
+    evidence,
+    field,
+    index,
+    keys,
+    keystream,
+    manifest,
+    records,
+    search,
+    stream,
+    text,
+)
 from tests.reference import segment as segments
 from tests.reference.codec import encode_cbor, u64
 from tests.reference.text import Scoring, Statistics
@@ -94,6 +105,15 @@ def check_kdf(file: Json) -> None:
     for entry in file["lookup_places"]:
         place = stream.lookup_place(keys.lookup_key(bundle), entry["id"])
         assert place.hex() == entry["place"]
+    assert file["other_labels"] == {
+        name: module._LABEL.removesuffix(b"\x00").decode()
+        for name, module in (
+            ("answer", evidence),
+            ("manifest", manifest),
+            ("record", records),
+            ("stream", stream),
+        )
+    }
 
 
 def _parent(owner: Json, name: str) -> bytes:
@@ -218,8 +238,18 @@ def _check_contents(contents: Json) -> None:
         raw = stream.encode_blob(blob["id"], blob["title"], blob["text"])
         assert raw.hex() == blob["content"]
         assert stream.decode_blob(raw) == (blob["id"], blob["title"], blob["text"])
-    inflated = unhex(contents["dictionary"]["inflated"])
-    assert stream.dictionary_cbor(stream.decode_dictionary(stream.deflate(inflated))) == inflated
+    told, inflated = contents["dictionary"], unhex(contents["dictionary"]["inflated"])
+    [facts] = told["segments"]
+    dictionary = stream.Dictionary(
+        told["analyzer"],
+        told["stop_words"],
+        Scoring(**told["scoring"]),
+        statistics_of(told, told["terms"]),
+        told["n_dedicated"],
+        [stream.SegmentEntry(unhex(facts["salt"]), facts["step"], (1, 1))],
+    )
+    assert stream.dictionary_cbor(dictionary) == inflated
+    assert stream.decode_dictionary(stream.deflate(inflated)) == dictionary
     entries = {}
     for entry in contents["lookup"]["documents"]:
         wrapped = stream.wrap_blob_key(keys.wrapping_key(bundle), unhex(entry["key"]))
@@ -229,7 +259,12 @@ def _check_contents(contents: Json) -> None:
         )
     lookup = stream.encode_lookup(keys.lookup_key(bundle), entries)
     assert lookup.hex() == contents["lookup"]["content"]
+    catalogue = [
+        stream.CatalogueEntry(i, unhex(digest), row, unhex(salt), unhex(blob))
+        for i, digest, row, salt, blob in contents["catalogue"]["entries"]
+    ]
     inflated = unhex(contents["catalogue"]["inflated"])
+    assert stream.catalogue_cbor(catalogue) == inflated
     assert stream.catalogue_cbor(stream.decode_catalogue(stream.deflate(inflated))) == inflated
     blobs = {unhex(name): size for name, size in contents["blob_list"]["blobs"]}
     assert stream.encode_blob_list(blobs).hex() == contents["blob_list"]["file"]
@@ -271,11 +306,14 @@ def check_segment(file: Json) -> None:
         stats = statistics_of(case, case["terms"])
         assert built.stats == stats
         assert built.step == case["step"]
+        assert [min(w0, len(case["terms"])) for w0, _ in case["widths"]] == case["n_dedicated"]
         raw = segments.encode_segment(built.segment)
         if "file" in case:
             assert raw == unpack_bytes(case["file"])
         assert (len(raw), hashlib.sha256(raw).hexdigest()) == (case["file_bytes"], case["sha256"])
         assert segments.segment_id(raw).hex() == case["id"]
+        header = segments.read_header(raw)
+        assert [s["offset"] for s in (*header["levels"], header["slots"])] == case["offsets"]
         assert segments.read_segment(raw) == built.segment
         assert built.segment.units == case["units"]
         assert len(built.segment.slots) == case["n_slots"]
@@ -290,6 +328,7 @@ def check_manifest(file: Json) -> None:
         assert body.hex() == case["body"]
         signed = manifest.sign_manifest(body, unhex(file["owner_seed"]))
         assert signed.hex() == case["file"]
+        assert signed[-64:].hex() == case["signature"]
         read = manifest.read_manifest(signed, owner_key, collection, file["now"], seen)
         assert read == body_of(case["fields"])
         assert manifest.manifest_hash(body).hex() == case["hash"]
@@ -378,7 +417,9 @@ def _check_attempt(me: search.Member, case: Json) -> None:
     view, n_tables = me.views[case["level"]], me.segment.n_tables
     q = vector_of(me, case["terms"], case["level"])
     coefficients = [unpack(lines) for lines in case["coefficients"]]
+    assert len(coefficients) == case["collusion_bound"] == len(case["used"]) - 1
     shares = {a["server"]: field.shamir(q, coefficients, a["server"]) for a in case["answers"]}
+    assert list(shares) == list(range(1, case["n_servers"] + 1))
     answers: dict[int, search.Sums] = {}
     for entry in case["answers"]:
         server = entry["server"]
