@@ -430,7 +430,7 @@ class _StoredDocuments:
         """Yield the lookup entry of every document."""
         rows = builder.row_of_document().tolist()
         for number, member in enumerate(self.members):
-            entry = LookupEntry(0, rows[number], self.blobs[number][0], self._keys[number])
+            entry = LookupEntry(0, rows[number], *self.blobs[number], self._keys[number])
             yield member.id, entry
 
     def catalogue(self, builder: SegmentBuilder) -> Iterator[CatalogueEntry]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
+    FormatError,
     InputError,
     ManifestRefused,
     NotEnoughAnswers,
@@ -202,11 +203,12 @@ class Searcher:
                     signed.require_not_older(other)
             found[server] = signed
 
-        def n_missing() -> int:
-            return self._quorum.threshold - len(found)
+        def need() -> int:
+            stated = [signed.manifest.quorum.threshold for signed in found.values()]
+            return max([self._quorum.threshold, *stated])
 
-        if not Asking(servers, ask, take).until(n_missing):
-            raise servers.refusal("manifests", len(found), self._quorum.threshold)
+        if not Asking(servers, ask, take).until(lambda: need() - len(found)):
+            raise servers.refusal("manifests", len(found), need())
         known = [*found.values(), *([self._seen] if self._seen is not None else [])]
         newest = max(known, key=lambda signed: signed.manifest.version)
         for server, signed in found.items():
@@ -235,17 +237,7 @@ class Searcher:
             return kept
 
         def fetch(server: int) -> bytes:
-            connection = servers.connections[server]
-            pieces: list[bytes] = []
-            n_read = 0
-            while n_read < ref.size:
-                n_wanted = min(_READ_BYTES, ref.size - n_read)
-                piece = connection.read_object(ref.id, n_read, n_wanted)
-                if not 0 < len(piece) <= n_wanted:
-                    break
-                pieces.append(piece)
-                n_read += len(piece)
-            return require_object(ref.id, ref.size, b"".join(pieces), what)
+            return _read_object(servers.connections[server], ref, what)
 
         data = _first_good(servers, fetch, what)
         self._cache.put(ref.id, data)
@@ -356,16 +348,11 @@ class Searcher:
             raise InputError(
                 f"there is no document {external_id!r}", cure="use an id that a search showed"
             )
-        blob = entry.blob
+        ref = ObjectRef(entry.blob, entry.size)
 
         def fetch(server: int) -> StoredDocument:
-            pieces: list[bytes] = []
-            n_read = 0
-            connection = servers.connections[server]
-            while piece := connection.read_object(blob, n_read, _READ_BYTES):
-                pieces.append(piece)
-                n_read += len(piece)
-            return open_document(entry.key, collection, blob, b"".join(pieces))
+            data = _read_object(servers.connections[server], ref, "a document")
+            return open_document(entry.key, collection, ref.id, data)
 
         return _first_good(servers, fetch, f"document {external_id!r}")
 
@@ -440,17 +427,21 @@ class _Search:
             for source, row in wanted:
                 by_source.setdefault(source, []).append(row)
             for number, rows in by_source.items():
-                records = self._read_rows(sources[number].segment, rows, version)
+                records = self._read_rows(sources[number], rows, version)
                 for row in rows:
                     ranking.add(number, row, records[row])
 
-    def _read_rows(
-        self, segment: SegmentView, rows: Sequence[int], version: int
-    ) -> Mapping[int, Record]:
+    def _read_rows(self, source: Source, rows: Sequence[int], version: int) -> Mapping[int, Record]:
         found: list[_RecordsRead] = []
 
         def ask(server: int) -> _RecordsRead:
-            return _RecordsRead(self._servers.connections[server], segment, rows, version)
+            return _RecordsRead(
+                self._servers.connections[server],
+                source.segment,
+                rows,
+                n_terms=len(source.group.dictionary.terms),
+                version=version,
+            )
 
         def take(_server: int, read: _RecordsRead) -> None:
             found.append(read)
@@ -470,7 +461,13 @@ class _RecordsRead:
     """Records of some rows, fetched from one server and opened."""
 
     def __init__(
-        self, connection: Connection, segment: SegmentView, rows: Sequence[int], version: int
+        self,
+        connection: Connection,
+        segment: SegmentView,
+        rows: Sequence[int],
+        *,
+        n_terms: int,
+        version: int,
     ) -> None:
         self._connection = connection
         self._segment = segment
@@ -479,7 +476,7 @@ class _RecordsRead:
         self.n_slots = 0
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.records: Mapping[int, Record] = self._drive(read_records(segment.slots, rows))
+        self.records: Mapping[int, Record] = self._drive(read_records(segment.slots, rows, n_terms))
 
     def _drive(
         self, reading: Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]
@@ -505,6 +502,21 @@ class _RecordsRead:
         self.bytes_sent += request.slots.nbytes
         self.bytes_received += elements.nbytes
         return elements
+
+
+def _read_object(connection: Connection, ref: ObjectRef, what: str) -> bytes:
+    """Read an object of known size from one server, in pieces, and prove its name."""
+    pieces: list[bytes] = []
+    n_read = 0
+    while n_read < ref.size:
+        n_wanted = min(_READ_BYTES, ref.size - n_read)
+        piece = connection.read_object(ref.id, n_read, n_wanted)
+        # An honest server sends all that it was asked for; anything else cannot end well.
+        if len(piece) != n_wanted:
+            raise FormatError(f"{what}: {len(piece)} of {n_wanted} bytes asked for came")
+        pieces.append(piece)
+        n_read += n_wanted
+    return require_object(ref.id, ref.size, b"".join(pieces), what)
 
 
 def _first_good(servers: Servers[Connection], fetch: Callable[[int], _T], what: str) -> _T:

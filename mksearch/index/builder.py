@@ -155,10 +155,13 @@ class SegmentBuilder:
         per_batch = max(_BATCH_BLOCKS_MIN, _BATCH_BYTES // (2 * block.height * width))
         columns = self._columns.table(level, self._terms)
         postings = self.rows.postings
+        # Built beside the file: bytes that are not masked yet never reach it.
+        scratch = np.empty((min(per_batch, n_blocks), block.height, width), np.uint16)
         for first in range(0, n_blocks, per_batch):
             count = min(per_batch, n_blocks - first)
             start, stop = first * block.height, (first + count) * block.height
-            part = cells[start:stop].reshape(count, block.height, width)
+            part = scratch[:count]
+            part[:] = 0
             scatter_largest(
                 postings.indptr,
                 postings.term_ids,
@@ -174,7 +177,8 @@ class SegmentBuilder:
             )
             sum_check_rows(part, checks, block.fan_out)
             masks = self._keys.mask.words(Domain.MASK, level, np.arange(width), start, stop - start)
-            add_masks(cells[start:stop], masks)
+            add_masks(part.reshape(stop - start, width), masks)
+            cells[start:stop] = part.reshape(stop - start, width)
 
 
 def _place_rows(

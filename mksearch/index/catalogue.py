@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mksearch.codec import decode_cbor, encode_cbor
 from mksearch.crypto.aead import WRAPPED_KEY_BYTES, unwrap_key, wrap_key
@@ -25,7 +26,8 @@ __all__ = [
 _KEY_BYTES = 16
 _NAME_BYTES = 32
 _BLOB_AT = _KEY_BYTES + 8
-_KEY_AT = _BLOB_AT + _NAME_BYTES
+_SIZE_AT = _BLOB_AT + _NAME_BYTES
+_KEY_AT = _SIZE_AT + 8
 _ENTRY_BYTES = _KEY_AT + WRAPPED_KEY_BYTES
 _LOOKUP_FORMAT = 1
 
@@ -38,12 +40,14 @@ class LookupEntry:
         segment: number of its segment in the manifest's group, from 0.
         row: row of its record.
         blob: name of its blob, 32 bytes.
+        size: bytes of its blob.
         key: key of its blob.
     """
 
     segment: int
     row: int
     blob: bytes
+    size: int
     key: SecretKey
 
 
@@ -64,6 +68,9 @@ class Lookup:
         """
         if content[:1] != bytes((_LOOKUP_FORMAT,)) or (len(content) - 1) % _ENTRY_BYTES:
             raise FormatError("the lookup is of another format or truncated")
+        keys = (content[at : at + _KEY_BYTES] for at in range(1, len(content), _ENTRY_BYTES))
+        if any(a >= b for a, b in pairwise(keys)):
+            raise FormatError("the lookup does not ascend")
         return cls(bundle, content[1:])
 
     @staticmethod
@@ -75,6 +82,7 @@ class Lookup:
             + entry.segment.to_bytes(4, "big")
             + entry.row.to_bytes(4, "big")
             + entry.blob
+            + entry.size.to_bytes(8, "big")
             + wrap_key(wrapping, entry.key)
             for external_id, entry in entries
         ]
@@ -104,7 +112,8 @@ class Lookup:
         key = unwrap_key(self._wrapping, entry[_KEY_AT:], "a document")
         segment = int.from_bytes(entry[_KEY_BYTES : _KEY_BYTES + 4], "big")
         row = int.from_bytes(entry[_KEY_BYTES + 4 : _BLOB_AT], "big")
-        return LookupEntry(segment, row, entry[_BLOB_AT:_KEY_AT], key)
+        size = int.from_bytes(entry[_SIZE_AT:_KEY_AT], "big")
+        return LookupEntry(segment, row, entry[_BLOB_AT:_SIZE_AT], size, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +155,11 @@ def decode_catalogue(content: bytes) -> list[CatalogueEntry]:
         isinstance(row, list) and tuple(map(type, row)) == kinds for row in rows
     ):
         raise FormatError("the catalogue is not a list of entries")
-    return [CatalogueEntry(*row) for row in rows]
+    entries = [CatalogueEntry(*row) for row in rows]
+    for entry in entries:
+        lengths = {len(entry.content_hash), len(entry.salt), len(entry.blob)}
+        if lengths != {_NAME_BYTES} or not 0 <= entry.row < 1 << 32:
+            raise FormatError("the catalogue holds an entry that is out of range")
+    if any(a.id.encode() >= b.id.encode() for a, b in pairwise(entries)):
+        raise FormatError("the catalogue does not ascend")
+    return entries

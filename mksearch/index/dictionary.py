@@ -174,8 +174,10 @@ def _split_terms(data: bytes) -> tuple[str, ...]:
 
 
 def _require_all(values: Sequence[Any], kind: type) -> None:
-    if not all(type(value) is kind for value in values):
-        raise FormatError(f"the dictionary holds a list with other than {kind.__name__}")
+    if not all(type(value) is kind for value in values) or (
+        kind is int and not all(0 <= value < 1 << 64 for value in values)
+    ):
+        raise FormatError(f"the dictionary holds a list with other than {kind.__name__} in range")
 
 
 def _require_ascending(values: Sequence[bytes]) -> None:

@@ -332,12 +332,13 @@ class SegmentChecker:
         self._ends = [start + size for start, size in zip(layout.offsets, sizes, strict=True)]
         self._digests = [hashlib.sha256() for _ in sizes]
         self._at = HEADER_BYTES
+        self._half = b""
 
     def add(self, piece: bytes) -> None:
         """Take the next bytes.
 
         Raises:
-            FormatError: a gap is not zero, or the segment ended before.
+            FormatError: a gap is not zero, an element is out of range, or the segment ended.
         """
         view = memoryview(piece)
         while view:
@@ -349,9 +350,18 @@ class SegmentChecker:
             part, view = view[: stop - self._at], view[stop - self._at :]
             if stop > start:
                 self._digests[section].update(part)
+                self._require_elements(part)
             elif any(part):
                 raise FormatError("a segment has a gap that is not zero")
             self._at += len(part)
+
+    def _require_elements(self, part: memoryview) -> None:
+        """Raise FormatError for an element of p or more, across pieces."""
+        data = self._half + part.tobytes()
+        whole = len(data) // 2 * 2
+        self._half = data[whole:]
+        if whole and int(np.frombuffer(data[:whole], "<u2").max()) >= P:
+            raise FormatError("a segment holds an element out of range")
 
     def finish(self) -> None:
         """Prove the hash of every section.

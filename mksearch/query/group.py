@@ -133,9 +133,16 @@ class GroupView:
 
     @cached_property
     def columns(self) -> ColumnMap:
-        """Columns of terms: the same in all segments of the group."""
+        """Columns of terms: the same in all segments of the group.
+
+        Raises:
+            FormatError: the dictionary's dedicated terms do not fit the segments.
+        """
         levels = max((s.header.layout.levels for s in self.segments), key=len)
-        return ColumnMap(self.bundle.column_keys(), levels, self.dictionary.n_dedicated)
+        try:
+            return ColumnMap(self.bundle.column_keys(), levels, self.dictionary.n_dedicated)
+        except MksearchError as error:
+            raise FormatError(f"dictionary and segment disagree: {error.message}") from None
 
 
 def _prove_header(data: bytes, ref: SegmentRef, collection: bytes) -> SegmentHeader:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mksearch.errors import FormatError, QueryError
+from mksearch.errors import QueryError
 from mksearch.index.record import Member, Record
 from mksearch.params import K_MAX, MAX_RECORDS, P
 from mksearch.query.group import GroupView, SegmentView
@@ -71,13 +71,7 @@ class Source:
             yield -(-factor * bound // denominator), int(row)
 
     def score(self, record: Record) -> int:
-        """Return the exact score of a record under today's statistics.
-
-        Raises:
-            FormatError: the record names a term that the dictionary does not have.
-        """
-        if len(record.term_ids) and int(record.term_ids[-1]) >= len(self.group.dictionary.terms):
-            raise FormatError("a record names a term that the dictionary does not have")
+        """Return the exact score of a record under today's statistics."""
         weights = document_weights(
             self.group.scoring,
             self.group.statistics,
@@ -197,11 +191,7 @@ class Ranking:
         return batch
 
     def add(self, source: int, row: int, record: Record) -> None:
-        """Take the opened record of a wanted row.
-
-        Raises:
-            FormatError: its terms do not fit the dictionary.
-        """
+        """Take the opened record of a wanted row."""
         self._waiting.remove((source, row))
         self.n_records += 1
         score = self._sources[source].score(record)

@@ -19,7 +19,7 @@ __all__ = ["open_document", "read_records", "require_object"]
 
 
 def read_records(
-    slots: SlotReader, rows: Sequence[int]
+    slots: SlotReader, rows: Sequence[int], n_terms: int
 ) -> Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]:
     """Read the records of some rows; yields the slots to fetch, is sent their elements.
 
@@ -28,6 +28,7 @@ def read_records(
     Args:
         slots: reader of the segment.
         rows: rows of level 0.
+        n_terms: terms of the dictionary; a record that names another is refused.
 
     Yields:
         int64 (n,): physical slots.  Expects uint16 (n, slot width), untrusted.
@@ -39,6 +40,8 @@ def read_records(
         FormatError: wrong shapes, ranges or encodings.
         RecordRefused: a slot does not open.
     """
+    # By slot, not by bound: the order of a request must not show the ranking.
+    rows = sorted(rows, key=slots.physical)
     wanted = np.array([slots.physical(row) for row in rows], np.int64)
     parts: dict[int, list[bytes]] = {}
     sizes: dict[int, int] = {}
@@ -54,7 +57,11 @@ def read_records(
         _require_count(elements, len(spilled))
         for (row, number, _), received in zip(spilled, elements, strict=True):
             parts[row].append(slots.open_part(row, number, received))
-    return {row: decode_record(slots.join(sizes[row], parts[row])) for row in rows}
+    records = {row: decode_record(slots.join(sizes[row], parts[row])) for row in rows}
+    for record in records.values():
+        if len(record.term_ids) and int(record.term_ids[-1]) >= n_terms:
+            raise FormatError("a record names a term that the dictionary does not have")
+    return records
 
 
 def _require_count(elements: NDArray[np.uint16], n_wanted: int) -> None:

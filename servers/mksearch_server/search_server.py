@@ -243,10 +243,16 @@ class SearchServer:
         return self._proposed
 
     def _open_segments(self, signed: SignedManifest) -> dict[bytes, SegmentReader]:
-        return {
-            segment.id: SegmentReader(self._store.map(segment.id))
-            for segment in signed.manifest.segments()
-        }
+        opened = {}
+        for segment in signed.manifest.segments():
+            reader = SegmentReader(self._store.map(segment.id))
+            if reader.id != segment.id:
+                raise FormatError(
+                    f"the header of segment {segment.id.hex()[:16]} is damaged",
+                    cure="restore the store from another server",
+                )
+            opened[segment.id] = reader
+        return opened
 
     # --- the users' side
 

@@ -7,9 +7,12 @@ import signal
 from collections.abc import Callable
 
 import grpc
+import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mksearch.errors import StorageError
+from mksearch.index.geometry import LevelGeometry
+from mksearch.params import PANEL_UNIT
 from mksearch.scoring.engine import make_engine
 from mksearch.wire.v1 import owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.config import ServerConfig
@@ -39,7 +42,12 @@ def open_runtime(config: ServerConfig) -> Runtime:
     """
     store = ObjectStore(config.data, config.max_store_bytes)
     identity = ServerIdentity(config.data.parent, store)
-    return Runtime(config, store, identity, make_engine(config.engine))
+    engine = make_engine(config.engine)
+    # Loads the compiled loop, so that the first query does not wait for it.
+    geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
+    zeros = np.zeros((1, geometry.width), np.uint16)
+    engine.score(zeros, geometry, zeros)
+    return Runtime(config, store, identity, engine)
 
 
 async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:

@@ -38,7 +38,7 @@ LIST_MAGIC = b"MKBLOBLS"
 CHUNK = 65536
 _LABEL = b"mksearch/1/stream\x00"
 _TAG = 16
-_ENTRY = 96
+_ENTRY = 104
 
 
 def padme(x: int) -> int:
@@ -246,6 +246,7 @@ class LookupEntry(NamedTuple):
     segment: int
     row: int
     blob: bytes
+    size: int
     wrapped_key: bytes
 
 
@@ -274,6 +275,7 @@ def encode_lookup(key: bytes, entries: dict[str, LookupEntry]) -> bytes:
         + u32(entry.segment)
         + u32(entry.row)
         + entry.blob
+        + u64(entry.size)
         + entry.wrapped_key
         for external_id, entry in entries.items()
     )
@@ -291,7 +293,8 @@ def decode_lookup(content: bytes) -> dict[bytes, LookupEntry]:
 
 def _lookup_entry(raw: bytes) -> LookupEntry:
     segment, row = int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:8], "big")
-    return LookupEntry(segment, row, raw[8:40], raw[40:])
+    size = int.from_bytes(raw[40:48], "big")
+    return LookupEntry(segment, row, raw[8:40], size, raw[48:])
 
 
 class CatalogueEntry(NamedTuple):

@@ -904,9 +904,11 @@ def test_contents_of_streams_are_read_back() -> None:
     with refused_at("6.5"):
         stream.unwrap_blob_key(keys.wrapping_key(BUNDLE), changed(wrapped, 5))
     key = keys.lookup_key(BUNDLE)
-    entries = {f"d{i}": stream.LookupEntry(0, i, bytes([i]) * 32, wrapped) for i in range(5)}
+    entries = {
+        f"d{i}": stream.LookupEntry(0, i, bytes([i]) * 32, 1000 + i, wrapped) for i in range(5)
+    }
     content = stream.encode_lookup(key, entries)
-    assert len(content) == 1 + 5 * 96
+    assert len(content) == 1 + 5 * 104
     read = stream.decode_lookup(content)
     assert read == {stream.lookup_place(key, name): entry for name, entry in entries.items()}
     catalogue = [stream.CatalogueEntry(name, SALT, 3, SALT, MASTER) for name in ("b", "z", "ä")]
@@ -917,14 +919,14 @@ def test_contents_of_streams_are_read_back() -> None:
 
 def test_contents_of_another_form_are_refused() -> None:
     key = keys.lookup_key(BUNDLE)
-    entry = stream.LookupEntry(0, 1, SALT, bytes(40))
+    entry = stream.LookupEntry(0, 1, SALT, 7, bytes(40))
     lookup = stream.encode_lookup(key, {"a": entry, "b": entry})
     blobs = stream.encode_blob_list({SALT: 1, MASTER: 2})
     packed = stream.encode_dictionary(dictionary())
     bad: list[tuple[str, Callable[[bytes], object], bytes]] = [
         ("6.5", stream.decode_lookup, b""),
         ("6.5", stream.decode_lookup, lookup[:-1]),
-        ("6.5", stream.decode_lookup, lookup[:1] + lookup[97:] + lookup[1:97]),
+        ("6.5", stream.decode_lookup, lookup[:1] + lookup[105:] + lookup[1:105]),
         ("6.1", stream.decode_blob_list, changed(blobs, 11)),
         ("6.2", stream.decode_blob_list, blobs + b"\x00"),
         ("6.5", stream.decode_blob_list, blobs[:12] + blobs[52:] + blobs[12:52]),

@@ -222,7 +222,7 @@ def _manifests() -> Iterator[tuple[str, Json]]:
             "manifest", about, step, error, **flag, now=now, seen=seen_pieces, file=pieces_of(file)
         )
 
-    format_, refused = "FormatError", "ManifestRefused"
+    format_, refused, stale = "FormatError", "ManifestRefused", "ManifestStale"
     yield "empty", vector("no byte at all", "7.1", format_, b"")
     yield "magic", vector("another magic", "7.1", format_, changed(second, 3))
     yield "format", vector("format 2", "7.1", "UnsupportedVersion", changed(second, 11, 2))
@@ -283,10 +283,10 @@ def _manifests() -> Iterator[tuple[str, Json]]:
     yield "foreign_owner", vector("another owner key named in it", "7.5", refused, owner)
     collection = _with_body(_all(collection=seed("foreign")[:16]))
     yield "foreign_collection", vector("of another collection", "7.5", refused, collection)
-    yield "rollback", vector("older than what was seen", "7.6", refused, first, second)
+    yield "rollback", vector("older than what was seen", "7.6", stale, first, second)
     twin = _with_body(_all(name="twin"))
-    yield "equivocation", vector("two of one version", "7.6", refused, twin, second)
+    yield "equivocation", vector("two of one version", "7.6", stale, twin, second)
     broken = _with_body(_all(previous=seed("elsewhere")))
-    yield "broken_chain", vector("a successor of another one", "7.6", refused, broken, first)
-    yield "rollback_and_expired", vector("older, and expired", "7.6", refused, first, second, late)
+    yield "broken_chain", vector("a successor of another one", "7.6", stale, broken, first)
+    yield "rollback_and_expired", vector("older, and expired", "7.6", stale, first, second, late)
     yield "expired", vector("expired", "7.7", "ManifestExpired", second, first, late)

@@ -149,7 +149,7 @@ def _contents() -> Iterator[tuple[str, Json]]:
     good = _stored(cbor)
     lookup, blobs = _sample_lookup(), _sample_blobs()
     document = StoredDocument("a", "b", "c").encode()
-    entries = [lookup[at : at + 96] for at in range(1, len(lookup), 96)]
+    entries = [lookup[at : at + 104] for at in range(1, len(lookup), 104)]
     for kind, name, about, content in (
         ("dictionary", "trailing", "a byte behind the zlib stream", good + b"\0"),
         ("dictionary", "twice", "two zlib streams", good + good),
@@ -290,7 +290,7 @@ def _contents() -> Iterator[tuple[str, Json]]:
 
 
 def _sample_lookup() -> bytes:
-    entry = LookupEntry(0, 3, seed("blob"), SecretKey(seed("key")))
+    entry = LookupEntry(0, 3, seed("blob"), 500, SecretKey(seed("key")))
     return Lookup.encode(bundle_of(OWNER), [("a", entry), ("b", entry), ("c", entry)])
 
 

@@ -231,7 +231,7 @@ class Client:
     def records(self, rows: Sequence[int]) -> Mapping[int, Record]:
         """Read records as an honest server sends them."""
         slots = self.reader.slots()
-        reading = read_records(self.segment.slots, rows)
+        reading = read_records(self.segment.slots, rows, len(self.view.dictionary.terms))
         wanted = next(reading)
         while True:
             try:

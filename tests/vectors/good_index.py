@@ -190,7 +190,7 @@ def _dictionary_fields() -> Json:
 def _contents() -> Json:
     bundle = bundle_of(OWNER)
     lookup = [
-        (f"doc-{i}", LookupEntry(0, 7 * i, seed(f"blob {i}"), SecretKey(seed(f"key {i}"))))
+        (f"doc-{i}", LookupEntry(0, 7 * i, seed(f"blob {i}"), 99 * i, SecretKey(seed(f"key {i}"))))
         for i in range(5)
     ]
     catalogue = [CatalogueEntry(i, seed(i), 3, seed("salt"), seed("b")) for i in ("ä", "b", "c")]
@@ -208,6 +208,7 @@ def _contents() -> Json:
         "lookup": {
             "documents": [
                 {"id": name, "segment": e.segment, "row": e.row, "blob": e.blob.hex()}
+                | {"size": e.size}
                 | {"key": e.key.reveal().hex()}
                 | {"wrapped": wrap_key(bundle.wrapping_key(), e.key).hex()}
                 for name, e in lookup

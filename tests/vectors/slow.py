@@ -255,7 +255,7 @@ def _check_contents(contents: Json) -> None:
         wrapped = stream.wrap_blob_key(keys.wrapping_key(bundle), unhex(entry["key"]))
         assert wrapped.hex() == entry["wrapped"]
         entries[entry["id"]] = stream.LookupEntry(
-            entry["segment"], entry["row"], unhex(entry["blob"]), wrapped
+            entry["segment"], entry["row"], unhex(entry["blob"]), entry["size"], wrapped
         )
     lookup = stream.encode_lookup(keys.lookup_key(bundle), entries)
     assert lookup.hex() == contents["lookup"]["content"]

@@ -149,9 +149,10 @@ def test_both_write_the_same_lookup_and_catalogue(number: int) -> None:
     pairs, entries, rows = [], {}, []
     for name in names:
         segment, row, blob, key = rng.randrange(3), rng.randrange(2**32), *_two(rng)
-        pairs.append((name, LookupEntry(segment, row, blob, SecretKey(key))))
+        size = rng.randrange(2**64)
+        pairs.append((name, LookupEntry(segment, row, blob, size, SecretKey(key))))
         wrapped = stream.wrap_blob_key(keys.wrapping_key(plain), key)
-        entries[name] = stream.LookupEntry(segment, row, blob, wrapped)
+        entries[name] = stream.LookupEntry(segment, row, blob, size, wrapped)
         rows.append((name, *_two(rng), row, rng.randbytes(32)))
     content = Lookup.encode(bundle, pairs)
     assert stream.encode_lookup(keys.lookup_key(plain), entries) == content

@@ -21,19 +21,6 @@ from .material import BAD, HERE, Json, bad_names, load, render
 ROOT = HERE.parents[1]
 CHECKS = {**slow.CHECKS, "signed": signed.check_signed}
 
-#: Bad vectors that the product takes for good.  Each is a fault of the product: mend it there and
-#: take the name out here (a mended one fails this module until then).
-TAKEN_BY_THE_PRODUCT = {
-    "catalogue_bignum",
-    "catalogue_hash",
-    "catalogue_order",
-    "catalogue_row",
-    "catalogue_twice",
-    "dictionary_n_dedicated",
-    "lookup_order",
-    "lookup_twice",
-}
-
 
 def committed(path: Path) -> Json:
     loaded: Json = json.loads(path.read_bytes())
@@ -64,13 +51,7 @@ def test_every_good_vector_file_has_a_check_of_the_reference() -> None:
 # --- bad vectors ---------------------------------------------------------------------------------
 
 
-def bad_of_the_product() -> Iterator[object]:
-    for name in bad_names():
-        known = pytest.mark.xfail(reason="the product takes it", raises=pytest.fail.Exception)
-        yield pytest.param(name, marks=[known] if name in TAKEN_BY_THE_PRODUCT else [])
-
-
-@pytest.mark.parametrize("name", [*bad_of_the_product()])
+@pytest.mark.parametrize("name", [*bad_names()])
 def test_the_product_refuses_this_bad_vector_with_its_exception(name: str) -> None:
     case = load(name, BAD)
     with pytest.raises(errors.MksearchError) as caught:
@@ -100,7 +81,6 @@ def test_exceptions_of_bad_vectors_exist() -> None:
 
 
 def test_only_committed_bad_vectors_are_excused() -> None:
-    assert set(bad_names()) >= TAKEN_BY_THE_PRODUCT
 
 
 # --- the files themselves ------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def play(options: DemoOptions) -> bool:
 
 def _few(quorum: Quorum) -> str:
     t = quorum.collusion_bound
-    return "none of them can" if t == 1 else f"no {t} of them together can"
+    return "none of them sees" if t == 1 else f"no {t} of them together see"
 
 
 class _Demo:
@@ -149,7 +149,7 @@ class _Demo:
         self._show.say(
             f"{self._report.documents} documents are encrypted into an index of "
             f"{self._report.index_bytes / 1e6:.0f} MB and on {self._quorum.n_servers} servers "
-            f"after {seconds:.1f} s; {_few(self._quorum)} learn a word of a query, any "
+            f"after {seconds:.1f} s; {_few(self._quorum)} a word of a query, any "
             f"{self._quorum.threshold} suffice for an answer"
         )
 
