@@ -1,4 +1,31 @@
 """The client of mksearch: reading documents, publishing, searching, and the command line.
 
-Importing the package loads nothing heavy; its modules load what they need.
+``from mksearch_client import Owner, Searcher`` (and their async twins) is the Python interface.
+Importing the package loads nothing heavy; each name loads its module when it is first used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mksearch_client.member import Searcher
+    from mksearch_client.owner import Owner
+    from mksearch_client.twin import AsyncOwner, AsyncSearcher
+
+__all__ = ["AsyncOwner", "AsyncSearcher", "Owner", "Searcher"]
+
+_MODULES = {
+    "AsyncOwner": "twin",
+    "AsyncSearcher": "twin",
+    "Owner": "owner",
+    "Searcher": "member",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

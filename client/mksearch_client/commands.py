@@ -17,8 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from mksearch.errors import InputError, ParameterError
-from mksearch_client.owner import Owner, open_searcher
-from mksearch_client.profile import Profile, default_profile, read_passphrase
+from mksearch_client.member import Searcher
+from mksearch_client.owner import Owner
+from mksearch_client.profile import Profile, default_profile, open_profile, read_passphrase
 from mksearch_client.publishing import Progress as ProgressCallback
 from mksearch_client.result import SearchResult
 from mksearch_client.terminal import safe
@@ -70,7 +71,7 @@ def progress_bar(console: Console) -> Iterator[ProgressCallback]:
 
 
 def _open_profile(folder: Path | None, passphrase_file: Path | None) -> Profile:
-    return Profile.open(folder or default_profile(), read_passphrase(passphrase_file))
+    return open_profile(folder, passphrase_file)
 
 
 # --- owner -----------------------------------------------------------------------------------
@@ -297,9 +298,7 @@ def run_search(
 ) -> None:
     """Run ``mksearch search``."""
     profile = _open_profile(folder, passphrase_file)
-    with open_searcher(
-        profile, timeout_s=timeout_s, accept_expired=options.accept_expired
-    ) as searcher:
+    with Searcher(profile, timeout_s=timeout_s, accept_expired=options.accept_expired) as searcher:
         result = searcher.search(
             options.query, options.k, offset=options.offset, max_records=options.max_records
         )
@@ -358,9 +357,7 @@ def run_open(
 ) -> None:
     """Run ``mksearch open``."""
     profile = _open_profile(folder, passphrase_file)
-    with open_searcher(
-        profile, timeout_s=timeout_s, accept_expired=options.accept_expired
-    ) as searcher:
+    with Searcher(profile, timeout_s=timeout_s, accept_expired=options.accept_expired) as searcher:
         document = searcher.open(options.document_id)
     if options.output is not None:
         _write_file(options.output, document.text.encode())

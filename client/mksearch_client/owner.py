@@ -30,12 +30,12 @@ from mksearch.params import MANIFEST_LIFE_S, Quorum
 from mksearch.text.analyzers import analyzer_for_language, make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.connection import GrpcConnection
-from mksearch_client.profile import Profile, ServerEntry
+from mksearch_client.member import connect
+from mksearch_client.profile import Profile, ServerEntry, open_profile
 from mksearch_client.publishing import Progress, Publication, Publisher, content_hash, stage
 from mksearch_client.reading import Reading, Skipped, read_paths
-from mksearch_client.searching import Searcher
 
-__all__ = ["Owner", "PublishReport", "ServerStatus", "connect", "open_searcher"]
+__all__ = ["Owner", "PublishReport", "ServerStatus"]
 
 _T = TypeVar("_T")
 _READ_BYTES = 1 << 24
@@ -98,67 +98,6 @@ class ServerStatus:
     reason: str = ""
 
 
-def connect(profile: Profile, timeout_s: float = 10.0) -> dict[int, GrpcConnection]:
-    """Return a connection to every server of ``profile``."""
-    random = SystemRandom()
-    return {
-        server.id: GrpcConnection(
-            server.id, server.address, server.key, random, timeout_s=timeout_s
-        )
-        for server in profile.servers.values()
-    }
-
-
-class _ProfileCache:
-    """Sealed objects kept in a profile."""
-
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-
-    def get(self, name: bytes) -> bytes | None:
-        return self._profile.cached(name)
-
-    def put(self, name: bytes, data: bytes) -> None:
-        self._profile.keep(name, data)
-
-
-def open_searcher(
-    profile: Profile,
-    *,
-    timeout_s: float = 10.0,
-    accept_expired: bool = False,
-) -> Searcher:
-    """Return a Searcher over the servers of ``profile``; close it after use.
-
-    Args:
-        profile: of a member; the owner is one.
-        timeout_s: seconds that one request may take.
-        accept_expired: use an expired manifest all the same.
-
-    Raises:
-        ProfileError: the profile's memory is damaged.
-    """
-    connections = connect(profile, timeout_s)
-
-    def close() -> None:
-        for connection in connections.values():
-            connection.close()
-
-    return Searcher(
-        connections,
-        profile.keys.member(),
-        SystemRandom(),
-        addresses={server.id: server.address for server in profile.servers.values()},
-        seen=profile.highest_seen(),
-        quorum=profile.quorum,
-        cache=_ProfileCache(profile),
-        accept_expired=accept_expired,
-        hedge_s=min(1.0, timeout_s / 3),
-        on_close=close,
-        on_seen=profile.remember,
-    )
-
-
 class Owner:
     """An owner with a profile; a context manager that lets go of the servers.
 
@@ -168,14 +107,26 @@ class Owner:
 
     def __init__(
         self,
-        profile: Profile,
+        profile: Profile | Path | str | None = None,
         *,
+        passphrase_file: Path | None = None,
         timeout_s: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.profile = profile
+        """Open a profile; nothing is sent yet.
+
+        Args:
+            profile: its folder, or the profile itself; None for the default folder.
+            passphrase_file: holds the passphrase; None for what the environment names.
+            timeout_s: seconds that one request may take.
+            clock: Unix seconds.
+
+        Raises:
+            ProfileError: there is no profile, it is damaged, or the passphrase is wrong.
+        """
+        self.profile = open_profile(profile, passphrase_file)
         self._clock = clock
-        self._connections = connect(profile, timeout_s)
+        self._connections = connect(self.profile, timeout_s)
         self._pool = ThreadPoolExecutor(2 * len(self._connections) or 1, "servers")
 
     def __enter__(self) -> Self:

@@ -31,7 +31,7 @@ from mksearch.index.manifest import SignedManifest
 from mksearch.params import COLLECTION_BYTES, Quorum
 from mksearch_client.keys import OwnerKeys
 
-__all__ = ["Profile", "ServerEntry", "default_profile", "read_passphrase"]
+__all__ = ["Profile", "ServerEntry", "default_profile", "open_profile", "read_passphrase"]
 
 _KEYS_MAGIC = b"MKKEYRNG"
 _KEYS_FORMAT = 1
@@ -65,6 +65,18 @@ def read_passphrase(path: Path | None) -> bytes | None:
     if not passphrase:
         raise ProfileError(f"the passphrase file {named} is empty")
     return passphrase
+
+
+def open_profile(profile: Profile | Path | str | None, passphrase_file: Path | None) -> Profile:
+    """Return ``profile``, opened if it is a folder, the default folder if it is None.
+
+    Raises:
+        ProfileError: there is none, it is damaged, or the passphrase is wrong.
+    """
+    if isinstance(profile, Profile):
+        return profile
+    folder = default_profile() if profile is None else Path(profile)
+    return Profile.open(folder, read_passphrase(passphrase_file))
 
 
 @dataclass(frozen=True, slots=True)

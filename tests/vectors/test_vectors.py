@@ -80,9 +80,6 @@ def test_exceptions_of_bad_vectors_exist() -> None:
         assert issubclass(exception, errors.MksearchError)
 
 
-def test_only_committed_bad_vectors_are_excused() -> None:
-
-
 # --- the files themselves ------------------------------------------------------------------------
 
 

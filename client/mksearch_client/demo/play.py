@@ -16,10 +16,10 @@ from mksearch_client.demo.corpus import DemoDocuments
 from mksearch_client.demo.plaintext import PlaintextEngine
 from mksearch_client.demo.show import Show
 from mksearch_client.demo.stage import Stage
-from mksearch_client.owner import Owner, open_searcher
+from mksearch_client.member import Searcher
+from mksearch_client.owner import Owner
 from mksearch_client.python_corpus import DEMO_QUERIES
 from mksearch_client.result import SearchResult
-from mksearch_client.searching import Searcher
 from mksearch_client.terminal import safe
 
 __all__ = ["DemoOptions", "play"]
@@ -154,7 +154,7 @@ class _Demo:
         )
 
     def _searcher(self) -> Searcher:
-        return open_searcher(self._owner.profile)
+        return Searcher(self._owner.profile)
 
     def _ask(self, scene: str, query: str, searcher: Searcher) -> SearchResult:
         result = searcher.search(query, K)
