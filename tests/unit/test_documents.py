@@ -171,6 +171,8 @@ def test_the_parameters_of_the_protocol_are_those_of_the_code() -> None:
         "AES blocks under one mask key": ("", f"2^{params.MASK_BLOCKS_MAX.bit_length() - 1}"),
         "external id": ("", f"1..{params.ID_BYTES_MAX}"),
         "terms of a query": ("", f"{n_terms}"),
+        "levels; term ids and frequencies": ("", f"{params.N_LEVELS_MAX}"),
+        "scoring": (f"{params.BM25_K1}, {params.BM25_B}", ""),
     }  # fmt: skip
     rows = {row[0]: row for row in rows_of_table(read(PROTOCOL), "## 1. Notation")}
 
