@@ -20,7 +20,7 @@ from mksearch.errors import InputError, ParameterError
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
 from mksearch_client.profile import Profile, default_profile, open_profile, read_passphrase
-from mksearch_client.publishing import Progress as ProgressCallback
+from mksearch_client.publication import Progress as ProgressCallback
 from mksearch_client.result import SearchResult
 from mksearch_client.terminal import safe
 

@@ -32,7 +32,8 @@ from mksearch.text.weights import Scoring
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import connect
 from mksearch_client.profile import Profile, ServerEntry, open_profile
-from mksearch_client.publishing import Progress, Publication, Publisher, content_hash, stage
+from mksearch_client.publication import Progress, Publication, stage
+from mksearch_client.publishing import Publisher, content_hash
 from mksearch_client.reading import Reading, Skipped, read_paths
 
 __all__ = ["Owner", "PublishReport", "ServerStatus"]

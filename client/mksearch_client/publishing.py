@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -40,45 +38,17 @@ from mksearch.text.analyzers import Analyzer
 from mksearch.text.vocabulary import Counts, count_corpus
 from mksearch.text.weights import Scoring
 from mksearch_client.keys import NO_POLICY, OwnerKeys
+from mksearch_client.publication import (
+    MANIFEST_NAME,
+    Progress,
+    Publication,
+    object_path,
+    write_manifest,
+    write_object,
+)
 from mksearch_client.reading import Document
 
-__all__ = [
-    "Progress",
-    "Publication",
-    "Publisher",
-    "UploadTarget",
-    "content_hash",
-    "stage",
-    "summarise",
-    "upload",
-]
-
-_CHUNK_BYTES = 1 << 20
-_MANIFEST = "manifest"
-#: Called with what is being done and its share, 0..1.
-Progress = Callable[[str, float], None]
-
-
-class UploadTarget(Protocol):
-    """What publishing asks of a server."""
-
-    def propose(self, data: bytes) -> bytes:
-        """Announce a signed manifest; return its hash."""
-        ...
-
-    def missing(self, manifest_hash: bytes) -> list[bytes]:
-        """Return names of listed objects that the server does not hold."""
-        ...
-
-    def put_all(
-        self, manifest_hash: bytes, objects: Iterable[tuple[bytes, Iterable[bytes]]]
-    ) -> None:
-        """Send objects one after another."""
-        ...
-
-    def activate(self, manifest_hash: bytes) -> int:
-        """Serve the version."""
-        ...
+__all__ = ["Publisher", "content_hash", "summarise"]
 
 
 def summarise(document: Document) -> Member:
@@ -93,111 +63,6 @@ def summarise(document: Document) -> Member:
 def content_hash(document: Document) -> bytes:
     """Return SHA-256 of what is stored of ``document``: 32 bytes."""
     return sha256(StoredDocument(document.id, document.title, document.text).encode())
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """A version, encrypted and complete, in a folder.
-
-    Attributes:
-        folder: holds ``manifest`` and ``objects/``.
-        signed: the signed manifest.
-    """
-
-    folder: Path
-    signed: SignedManifest
-
-    @classmethod
-    def load(cls, folder: Path, owner_key: bytes) -> Publication:
-        """Open a publication that was prepared before.
-
-        Raises:
-            InputError: the folder holds none.
-            VerificationError: the manifest in it is damaged.
-        """
-        try:
-            data = (folder / _MANIFEST).read_bytes()
-        except OSError:
-            raise InputError(
-                f"{folder} holds no complete publication", cure="publish the documents again"
-            ) from None
-        return cls(folder, SignedManifest.decode(data, owner_key))
-
-    @classmethod
-    def of_manifest(cls, folder: Path, signed: SignedManifest) -> Publication:
-        """Store a manifest whose objects the servers hold already.
-
-        Raises:
-            StorageError: the folder cannot be written.
-        """
-        try:
-            (folder / "objects").mkdir(parents=True, exist_ok=True)
-            _write_manifest(folder, signed)
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
-        return cls(folder, signed)
-
-    def discard(self) -> None:
-        """Drop the stored bytes: the servers hold them, or nobody ever will."""
-        # The manifest goes first: without it the folder is no publication.
-        (self.folder / _MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def chunks(self, name: bytes) -> Iterator[bytes]:
-        """Yield the bytes of one object.
-
-        Raises:
-            StorageError: it is not in the folder.
-        """
-        path = _object_path(self.folder, name)
-        try:
-            with path.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    yield chunk
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _object_path(folder: Path, name: bytes) -> Path:
-    return folder / "objects" / name.hex()
-
-
-def stage(publication: Publication, target: UploadTarget, progress: Progress | None = None) -> int:
-    """Bring everything that a version lists to one server, not served yet; return objects sent.
-
-    May be interrupted anywhere and called again: only what is missing is sent.
-
-    Raises:
-        MksearchError: the server refuses.
-    """
-    manifest_hash = target.propose(publication.signed.encode())
-    n_sent = 0
-
-    def objects(missing: list[bytes]) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-        nonlocal n_sent
-        for number, wanted in enumerate(missing):
-            yield wanted, publication.chunks(wanted)
-            n_sent += 1
-            if progress is not None:
-                progress("sending", number / len(missing))
-
-    # The first pass brings the blob lists, and with them the names of the blobs.
-    for _ in range(2):
-        missing = target.missing(manifest_hash)
-        if missing:
-            target.put_all(manifest_hash, objects(missing))
-    return n_sent
-
-
-def upload(publication: Publication, target: UploadTarget, progress: Progress | None = None) -> int:
-    """Stage a version on one server and have it served; return the objects sent.
-
-    Raises:
-        MksearchError: the server refuses.
-    """
-    n_sent = stage(publication, target, progress)
-    target.activate(publication.signed.hash)
-    return n_sent
 
 
 class Publisher:
@@ -260,7 +125,7 @@ class Publisher:
             StorageError: the folder cannot be written.
         """
         report = progress or (lambda _what, _share: None)
-        if (folder / _MANIFEST).exists():
+        if (folder / MANIFEST_NAME).exists():
             raise InputError(
                 f"{folder} holds a complete publication",
                 cure="send that one first, or choose another folder",
@@ -322,7 +187,7 @@ class Publisher:
             ),
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
-        _write_manifest(folder, signed)
+        write_manifest(folder, signed)
         report("encrypting", 1.0)
         return Publication(folder, signed)
 
@@ -332,7 +197,7 @@ class Publisher:
         header = builder.write(data, lambda _what, share: report("encrypting", share))
         data.flush()
         del data
-        os.replace(partial, _object_path(folder, header.id))
+        os.replace(partial, object_path(folder, header.id))
         return SegmentRef(header.id, builder.layout.n_bytes, builder.salt)
 
     def _group(
@@ -371,7 +236,7 @@ class Publisher:
             (segment,),
             self._write_section(folder, "dictionary", dictionary.encode()),
             self._write_section(folder, "lookup", lookup),
-            _write_object(folder, blobs),
+            write_object(folder, blobs),
         )
 
     def _write_section(self, folder: Path, name: str, content: bytes) -> ObjectRef:
@@ -379,20 +244,7 @@ class Publisher:
 
     def _write_sealed(self, folder: Path, key: SecretKey, kind: str, content: bytes) -> ObjectRef:
         sealed = seal_stream(key, kind, self._keys.collection, content, self._random)
-        return _write_object(folder, sealed)
-
-
-def _write_manifest(folder: Path, signed: SignedManifest) -> None:
-    """Write the manifest last, and at once: a folder with one is a complete publication."""
-    partial = folder / ".manifest"
-    partial.write_bytes(signed.encode())
-    os.replace(partial, folder / _MANIFEST)
-
-
-def _write_object(folder: Path, data: bytes) -> ObjectRef:
-    reference = ObjectRef.of(data)
-    _object_path(folder, reference.id).write_bytes(data)
-    return reference
+        return write_object(folder, sealed)
 
 
 class _StoredDocuments:
@@ -419,7 +271,7 @@ class _StoredDocuments:
             content = StoredDocument(document.id, document.title, document.text).encode()
             key = SecretKey(self._random.bytes(KEY_BYTES))
             sealed = seal_stream(key, "blob", self._collection, content, self._random)
-            reference = _write_object(self._folder, sealed)
+            reference = write_object(self._folder, sealed)
             self._keys.append(key)
             self._hashes.append(sha256(content))
             self.blobs.append((reference.id, reference.size))

@@ -7,84 +7,35 @@ failure -> proved sums -> bounds -> records by falling bound from any server -> 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, Self, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Self
 
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
-    FormatError,
     InputError,
     ManifestRefused,
-    NotEnoughAnswers,
     VerificationError,
 )
 from mksearch.index.catalogue import Lookup
 from mksearch.index.document import StoredDocument
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
-from mksearch.index.record import Record
 from mksearch.index.segment import HEADER_BYTES
 from mksearch.index.stream import open_stream
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
-from mksearch.params import MANIFEST_WARNING_S, MAX_RECORDS, Quorum
-from mksearch.query.answer import Attempt
-from mksearch.query.group import GroupView, SegmentView, open_dictionary
-from mksearch.query.ranking import Hit, Ranking, Source, row_bounds
-from mksearch.query.records import open_document, read_records, require_object
-from mksearch.query.trapdoor import Question, make_trapdoor, parse_question
+from mksearch.params import MANIFEST_WARNING_S, Quorum
+from mksearch.query.group import GroupView, open_dictionary
+from mksearch.query.ranking import Hit, Ranking, Source
+from mksearch.query.records import open_document, require_object
+from mksearch.query.trapdoor import Question, parse_question
 from mksearch.text.weights import SCORE_ONE
 from mksearch_client.asking import Asking, Servers
+from mksearch_client.fetching import Cache, Connection, NoCache, first_good, read_object
 from mksearch_client.keys import MemberKeys
 from mksearch_client.result import SearchHit, SearchResult
+from mksearch_client.rounds import SearchRounds
 
 __all__ = ["Cache", "Connection", "Searcher"]
-
-_READ_BYTES = 1 << 20
-_T = TypeVar("_T")
-
-
-class Connection(Protocol):
-    """What searching asks of a server."""
-
-    def manifest(self) -> bytes:
-        """Return the active signed manifest."""
-        ...
-
-    def score(self, request: ScoreRequest) -> ScoreAnswer:
-        """Score a query share."""
-        ...
-
-    def records(self, request: RecordRequest) -> RecordAnswer:
-        """Return record slots."""
-        ...
-
-    def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
-        """Return a piece of a stored object."""
-        ...
-
-
-class Cache(Protocol):
-    """Keeps sealed objects between searches; what it returns proves itself by its name."""
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return an object that was kept, or None."""
-        ...
-
-    def put(self, name: bytes, data: bytes) -> None:
-        """Keep an object."""
-        ...
-
-
-class _NoCache:
-    def get(self, name: bytes) -> bytes | None:  # noqa: ARG002 - nothing is kept
-        return None
-
-    def put(self, name: bytes, data: bytes) -> None:
-        """Keep nothing."""
 
 
 class Searcher:
@@ -133,7 +84,7 @@ class Searcher:
         self._accept_expired = accept_expired
         self._seen = seen
         self._quorum = quorum or Quorum()
-        self._cache: Cache = cache or _NoCache()
+        self._cache: Cache = cache or NoCache()
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
@@ -237,9 +188,9 @@ class Searcher:
             return kept
 
         def fetch(server: int) -> bytes:
-            return _read_object(servers.connections[server], ref, what)
+            return read_object(servers.connections[server], ref, what)
 
-        data = _first_good(servers, fetch, what)
+        data = first_good(servers, fetch, what)
         self._cache.put(ref.id, data)
         return data
 
@@ -252,7 +203,7 @@ class Searcher:
             data = servers.connections[server].read_object(segment, 0, HEADER_BYTES)
             return require_object(segment, HEADER_BYTES, data, "a segment header")
 
-        data = _first_good(servers, fetch, "segment headers")
+        data = first_good(servers, fetch, "segment headers")
         self._cache.put(segment, data)
         return data
 
@@ -278,7 +229,7 @@ class Searcher:
         started = time.perf_counter()
         Ranking([], k, offset=offset, max_records=max_records)
         servers = self._start()
-        run = _Search(servers, self._random)
+        run = SearchRounds(servers, self._random)
         view = run.timed("manifest", lambda: self._open(servers))
         if self._seen is None:
             raise VerificationError("no manifest was proved")
@@ -351,184 +302,10 @@ class Searcher:
         ref = ObjectRef(entry.blob, entry.size)
 
         def fetch(server: int) -> StoredDocument:
-            data = _read_object(servers.connections[server], ref, "a document")
+            data = read_object(servers.connections[server], ref, "a document")
             return open_document(entry.key, collection, ref.id, data)
 
-        return _first_good(servers, fetch, f"document {external_id!r}")
-
-
-class _Search:
-    """The rounds of one search."""
-
-    def __init__(self, servers: Servers[Connection], random: RandomSource) -> None:
-        self._servers = servers
-        self._random = random
-        self.n_rounds = 0
-        self.n_vectors = 0
-        self.n_slots = 0
-        self.bytes_sent = 0
-        self.bytes_received = 0
-        self.timings_ms: dict[str, float] = {}
-
-    def timed(self, part: str, work: Callable[[], _T]) -> _T:
-        """Do ``work`` and add its time to ``part``."""
-        started = time.perf_counter()
-        try:
-            return work()
-        finally:
-            spent_ms = 1000 * (time.perf_counter() - started)
-            self.timings_ms[part] = self.timings_ms.get(part, 0.0) + spent_ms
-
-    def bounds(
-        self,
-        view: GroupView,
-        segment: SegmentView,
-        question: Question,
-        quorum: Quorum,
-        version: int,
-    ) -> NDArray[np.int64] | NDArray[np.object_]:
-        """Return proved bounds of every row of a segment."""
-        trapdoor = self.timed("trapdoor", lambda: make_trapdoor(view, question))
-        attempt = Attempt(segment, trapdoor, quorum, self._random, version=version)
-        self.n_vectors += len(trapdoor.vectors)
-        self.n_rounds += 1
-
-        def ask(server: int) -> ScoreAnswer:
-            return self._servers.connections[server].score(attempt.request(server))
-
-        def take(server: int, answer: ScoreAnswer) -> None:
-            self.bytes_sent += trapdoor.vectors.nbytes
-            self.bytes_received += answer.sums.nbytes
-            attempt.add(server, answer)
-
-        asking = Asking(self._servers, ask, take)
-        while True:
-            enough = self.timed(
-                "servers", lambda: asking.until(lambda: quorum.threshold - attempt.n_honest)
-            )
-            if not enough:
-                raise self._servers.refusal("sums", attempt.n_honest, quorum.threshold)
-            try:
-                sums = self.timed("check", attempt.combine)
-            except NotEnoughAnswers:
-                self._mark_liars(attempt)
-                continue
-            self._mark_liars(attempt)
-            return row_bounds(segment, sums, trapdoor.units)
-
-    def _mark_liars(self, attempt: Attempt) -> None:
-        for server in attempt.liars:
-            self._servers.mark(server, "lied", "its answer fails the check rows")
-
-    def read(self, ranking: Ranking, sources: Sequence[Source], version: int) -> None:
-        """Feed ``ranking`` until its hits are proved."""
-        while wanted := ranking.wanted():
-            by_source: dict[int, list[int]] = {}
-            for source, row in wanted:
-                by_source.setdefault(source, []).append(row)
-            for number, rows in by_source.items():
-                records = self._read_rows(sources[number], rows, version)
-                for row in rows:
-                    ranking.add(number, row, records[row])
-
-    def _read_rows(self, source: Source, rows: Sequence[int], version: int) -> Mapping[int, Record]:
-        found: list[_RecordsRead] = []
-
-        def ask(server: int) -> _RecordsRead:
-            return _RecordsRead(
-                self._servers.connections[server],
-                source.segment,
-                rows,
-                n_terms=len(source.group.dictionary.terms),
-                version=version,
-            )
-
-        def take(_server: int, read: _RecordsRead) -> None:
-            found.append(read)
-
-        asking = Asking(self._servers, ask, take)
-        if not asking.until(lambda: 1 - len(found)):
-            raise self._servers.refusal("records", 0, 1)
-        read = found[0]
-        self.n_rounds += read.n_rounds
-        self.n_slots += read.n_slots
-        self.bytes_sent += read.bytes_sent
-        self.bytes_received += read.bytes_received
-        return read.records
-
-
-class _RecordsRead:
-    """Records of some rows, fetched from one server and opened."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        segment: SegmentView,
-        rows: Sequence[int],
-        *,
-        n_terms: int,
-        version: int,
-    ) -> None:
-        self._connection = connection
-        self._segment = segment
-        self._version = version
-        self.n_rounds = 0
-        self.n_slots = 0
-        self.bytes_sent = 0
-        self.bytes_received = 0
-        self.records: Mapping[int, Record] = self._drive(read_records(segment.slots, rows, n_terms))
-
-    def _drive(
-        self, reading: Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]
-    ) -> Mapping[int, Record]:
-        slots = next(reading)
-        while True:
-            self.n_rounds += 1
-            self.n_slots += len(slots)
-            parts = [
-                self._fetch(slots[start : start + MAX_RECORDS])
-                for start in range(0, len(slots), MAX_RECORDS)
-            ]
-            try:
-                slots = reading.send(parts[0] if len(parts) == 1 else np.concatenate(parts))
-            except StopIteration as done:
-                records: Mapping[int, Record] = done.value
-                return records
-
-    def _fetch(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
-        width = self._segment.slots.shape.width
-        request = RecordRequest(self._version, self._segment.id, slots, width)
-        elements = self._connection.records(request).elements
-        self.bytes_sent += request.slots.nbytes
-        self.bytes_received += elements.nbytes
-        return elements
-
-
-def _read_object(connection: Connection, ref: ObjectRef, what: str) -> bytes:
-    """Read an object of known size from one server, in pieces, and prove its name."""
-    pieces: list[bytes] = []
-    n_read = 0
-    while n_read < ref.size:
-        n_wanted = min(_READ_BYTES, ref.size - n_read)
-        piece = connection.read_object(ref.id, n_read, n_wanted)
-        # An honest server sends all that it was asked for; anything else cannot end well.
-        if len(piece) != n_wanted:
-            raise FormatError(f"{what}: {len(piece)} of {n_wanted} bytes asked for came")
-        pieces.append(piece)
-        n_read += n_wanted
-    return require_object(ref.id, ref.size, b"".join(pieces), what)
-
-
-def _first_good(servers: Servers[Connection], fetch: Callable[[int], _T], what: str) -> _T:
-    """Return what the first server sends that proves right; remember what the others did."""
-    found: list[_T] = []
-
-    def take(_server: int, value: _T) -> None:
-        found.append(value)
-
-    if not Asking(servers, fetch, take).until(lambda: 1 - len(found)):
-        raise servers.refusal(what, 0, 1)
-    return found[0]
+        return first_good(servers, fetch, f"document {external_id!r}")
 
 
 def _show(hit: Hit, rank: int) -> SearchHit:

@@ -40,7 +40,7 @@ from mksearch.index.record import Member, decode_record, encode_record
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader, SegmentLayout, SegmentReader
 from mksearch.index.stream import open_stream, seal_stream
 from mksearch_client.keys import OwnerKeys
-from mksearch_client.publishing import Publication, upload
+from mksearch_client.publication import Publication, upload
 from mksearch_client.reading import Document
 from mksearch_server.search_server import SearchServer
 from mksearch_server.store import ObjectStore

@@ -41,7 +41,8 @@ from mksearch.text.analyzers import make_analyzer
 from mksearch.text.vocabulary import count_corpus
 from mksearch.text.weights import Scoring
 from mksearch_client.keys import OwnerKeys
-from mksearch_client.publishing import Publication, Publisher, upload
+from mksearch_client.publication import Publication, upload
+from mksearch_client.publishing import Publisher
 from mksearch_client.reading import Document
 from mksearch_client.searching import Searcher
 from mksearch_server.search_server import SearchServer

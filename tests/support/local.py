@@ -16,7 +16,8 @@ from mksearch.scoring.engine import make_engine
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.keys import OwnerKeys
-from mksearch_client.publishing import Publication, Publisher, upload
+from mksearch_client.publication import Publication, upload
+from mksearch_client.publishing import Publisher
 from mksearch_client.reading import Document
 from mksearch_client.searching import Connection, Searcher
 from mksearch_server.search_server import SearchServer

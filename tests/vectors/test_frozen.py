@@ -15,7 +15,7 @@ from mksearch.index.segment import SegmentReader
 from mksearch.params import Quorum
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import SCORE_ONE
-from mksearch_client.publishing import Publication, upload
+from mksearch_client.publication import Publication, upload
 from mksearch_client.searching import Searcher
 from tests.reference import keys, manifest, records, search, stream
 from tests.reference import segment as segments

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mksearch_client.commands import progress_bar
 from mksearch_client.demo.plaintext import PlaintextHit
-from mksearch_client.publishing import Progress as ProgressCallback
+from mksearch_client.publication import Progress as ProgressCallback
 from mksearch_client.reading import Skipped
 from mksearch_client.result import SearchResult
 from mksearch_client.terminal import safe
