@@ -14,6 +14,8 @@ from typing import Final
 
 from mksearch.errors import InputError, ParameterError
 from mksearch_client.documents import Document, Skipped
+from mksearch_client.json_lines import read_json_lines
+from mksearch_client.plain_text import read_text
 from mksearch_client.terminal import safe
 from mksearch_client.walking import (
     JSON_LINES,
