@@ -12,6 +12,7 @@ import pytest
 from mksearch import errors, params
 from mksearch.crypto import labels
 from mksearch.index.geometry import choose_geometry
+from mksearch_client.demo.stage import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "datasets/README.md"])
@@ -245,15 +246,15 @@ def test_the_code_of_the_readme_runs_and_finds_its_document(
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", read(README), re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "Tomatoes.txt").write_text("They want sun, and water every morning.")
+    (notes / "Roses.txt").write_text("Pruned in March, they flower until autumn.")
+    with Stage(tmp_path / "servers", 3) as stage:
+        for number, (address, token) in enumerate(stage.tokens().items(), 1):
+            code = code.replace(f"127.0.0.1:710{number}", address).replace(f"TOKEN-{number}", token)
+        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     (hit,) = capsys.readouterr().out.splitlines()
 
     assert hit.startswith("1 0.")
     assert hit.endswith("Tomatoes They want sun, and water every morning.")
-
-
-def test_the_code_of_the_readme_is_as_short_as_it_says() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", read(README), re.DOTALL)
-    body = code[code.index("folder, random") :].splitlines()
-
-    assert len(body) <= 15
