@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.engine import Engine
 from mksearch_server.store import ObjectStore, ObjectWriter
 
-__all__ = ["SearchServer"]
+__all__ = ["PublicationUnderWay", "SearchServer", "Upload"]
 
 _ACTIVE = "manifest"
 _READ_BYTES = 1 << 24
@@ -31,6 +31,12 @@ LEASE_S = 60
 #: Compiled loops share one pool of threads in a process, and numba's fallback for machines without
 #: OpenMP ends the process when two callers enter it: one request at a time, whichever the server.
 _SCORING = threading.Lock()
+
+
+class PublicationUnderWay(StorageError):
+    """Another publisher is at work; whoever meets it has lost and need not try other servers."""
+
+    code = "publication-under-way"
 
 
 class _Proposal:
@@ -72,6 +78,7 @@ class Upload:
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes; raise StorageError for more than the manifest lists."""
+        self._proposal.touch()
         self._writer.write(chunk)
 
     def finish(self) -> None:
@@ -148,7 +155,7 @@ class SearchServer:
 
         Raises:
             VerificationError: not signed by the owner, or it may not follow the active version.
-            StorageError: another publication is under way.
+            PublicationUnderWay: another publication is on its way in.
         """
         collection = self._active.manifest.collection if self._active else self._collection
         signed = SignedManifest.decode(data, self._owner_key, collection)
@@ -156,8 +163,13 @@ class SearchServer:
         running = self._proposed
         if running is not None and running.signed.hash == signed.hash:
             return signed.hash
-        if running is not None and running.is_alive():
-            raise StorageError(
+        # Who signs a higher version knows the one before, served or given up: only equals compete.
+        if (
+            running is not None
+            and running.is_alive()
+            and signed.manifest.version <= running.signed.manifest.version
+        ):
+            raise PublicationUnderWay(
                 f"version {running.signed.manifest.version} is being published by another process",
                 cure=f"wait until it ends, or {LEASE_S} s after it stopped, and publish again",
             )
@@ -286,16 +298,32 @@ class SearchServer:
         Raises:
             ParameterError: another version, an unknown segment or level, or shares out of shape.
         """
-        segment = self._served_segment(request.version, request.segment)
-        self.width(request.version, request.segment, request.level)
-        levels = segment.header.layout.levels
-        if len(request.shares) not in VECTOR_CLASSES:
-            raise ParameterError(f"{len(request.shares)} vectors came (1, 2 or 4 are possible)")
+        return self.score_together([request])[0]
+
+    def score_together(self, requests: Sequence[ScoreRequest]) -> list[ScoreAnswer]:
+        """Score requests for one version, segment and level in one pass over the cells.
+
+        Raises:
+            ParameterError: another version, an unknown segment or level, or shares out of shape.
+        """
+        first = requests[0]
+        self.width(first.version, first.segment, first.level)
+        segment = self._served_segment(first.version, first.segment)
+        for request in requests:
+            if len(request.shares) not in VECTOR_CLASSES:
+                raise ParameterError(f"{len(request.shares)} vectors came (1, 2 or 4 are possible)")
+        shares = [request.shares for request in requests]
+        if len({array.shape[1:] for array in shares}) != 1:
+            raise ParameterError("query shares have different numbers of columns")
+        geometry = segment.header.layout.levels[first.level]
         with _SCORING:
-            sums = self._engine.score(
-                segment.level(request.level), levels[request.level], request.shares
-            )
-        return ScoreAnswer(request.query_id, sums)
+            sums = self._engine.score(segment.level(first.level), geometry, np.concatenate(shares))
+        answers = []
+        at = 0
+        for request in requests:
+            answers.append(ScoreAnswer(request.query_id, sums[at : at + len(request.shares)]))
+            at += len(request.shares)
+        return answers
 
     def records(self, request: RecordRequest) -> RecordAnswer:
         """Return record slots by number.

@@ -7,7 +7,7 @@ use all cores by themselves), everything else a small pool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
@@ -20,11 +20,12 @@ from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.scoring.engine import Engine
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
+from mksearch_server.batching import Batcher
 from mksearch_server.config import ServerConfig
 from mksearch_server.identity import Claim, ServerIdentity
 from mksearch_server.log import log
 from mksearch_server.search_server import SearchServer, Upload
-from mksearch_server.status import DETAIL_KEY, BusyError, status_of
+from mksearch_server.status import DETAIL_KEY, status_of
 from mksearch_server.store import ObjectStore
 
 __all__ = ["InfoServicer", "OwnerServicer", "Runtime", "SearchServicer"]
@@ -33,7 +34,8 @@ _T = TypeVar("_T")
 _NAMES_PER_MESSAGE = 1024
 #: Largest piece of an object that one request may read.
 _READ_BYTES_MAX = 1 << 26
-_RETRY_MS = 200
+#: Largest offset of a file.
+_OFFSET_MAX = 1 << 62
 #: Messages of an upload that are written together.
 _BATCH_MESSAGES = 256
 _BATCH_BYTES = 1 << 22
@@ -53,7 +55,7 @@ class Runtime:
         self._storage = ThreadPoolExecutor(4, "storage")
         # Uploads change the store: one at a time, in the order in which they came.
         self._upload = ThreadPoolExecutor(1, "upload")
-        self._n_waiting = 0
+        self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
         self._search: SearchServer | None = None
         if identity.claim is not None:
             self._open(identity.claim)
@@ -96,23 +98,20 @@ class Runtime:
         return await asyncio.get_running_loop().run_in_executor(self._upload, work, *arguments)
 
     async def score(self, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
-        """Score a request and sign the answer.
+        """Score a request, together with others that wait, and sign the answer.
 
         Raises:
             BusyError: as many requests wait as the server accepts.
         """
-        if self._n_waiting >= self.config.max_waiting:
-            raise BusyError(f"{self._n_waiting} requests wait already", retry_after_ms=_RETRY_MS)
-        self._n_waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._scoring, self._score, request)
-        finally:
-            self._n_waiting -= 1
+        return await self._batcher.submit(request)
 
-    def _score(self, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
-        answer = self.search.score(request)
-        return answer, self.identity.signer.score(request, answer)
+    def _score(self, requests: Sequence[ScoreRequest]) -> list[tuple[ScoreAnswer, bytes]]:
+        answers = self.search.score_together(requests)
+        signer = self.identity.signer
+        return [
+            (answer, signer.score(request, answer))
+            for request, answer in zip(requests, answers, strict=True)
+        ]
 
     def close(self) -> None:
         """End the threads and close the store."""
@@ -200,6 +199,8 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 )
             if len(request.name) != 32:
                 raise ParameterError(f"a name has {len(request.name)} bytes (need 32)")
+            if request.offset > _OFFSET_MAX:
+                raise ParameterError(f"offset {request.offset} is beyond every object")
             stop = request.offset + request.n_bytes
             for start in range(request.offset, stop, convert.CHUNK_BYTES):
                 n_wanted = min(convert.CHUNK_BYTES, stop - start)
@@ -310,7 +311,8 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         except Exception as error:  # noqa: BLE001
             await _refuse(context, error)
         finally:
-            objects.close()
+            # Behind what the thread still does for a client that has gone away.
+            await self._runtime.on_upload(objects.close)
 
     async def Activate(  # noqa: N802
         self, request: owner_pb2.ActivateRequest, context: Any

@@ -1,0 +1,123 @@
+"""Dynamic batching: score requests that wait together share one pass over the cells.
+
+Nobody waits for company: a request that finds the scoring thread idle is scored at once, and those
+that come while it is busy go together when it is free.  What was cancelled meanwhile costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
+
+from mksearch.messages import ScoreRequest
+from mksearch_server.status import BusyError
+
+__all__ = ["Batcher"]
+
+_T = TypeVar("_T")
+#: Vectors of one pass: two register blocks of the cpu engine.
+VECTORS_MAX = 16
+#: What a refused client is told before any request was timed.
+_FIRST_GUESS_MS = 50
+
+
+class Batcher(Generic[_T]):
+    """Collects score requests and has them scored on one thread."""
+
+    def __init__(
+        self,
+        score: Callable[[Sequence[ScoreRequest]], Sequence[_T]],
+        executor: Executor,
+        max_waiting: int,
+    ) -> None:
+        """Prepare to score.
+
+        Args:
+            score: scores requests of one version, segment and level, in order; runs on the thread.
+            executor: has one thread.
+            max_waiting: requests that may wait.
+        """
+        self._score = score
+        self._executor = executor
+        self._max_waiting = max_waiting
+        self._waiting: deque[tuple[ScoreRequest, asyncio.Future[_T]]] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._pass_s = _FIRST_GUESS_MS / 1000
+
+    async def submit(self, request: ScoreRequest) -> _T:
+        """Return the score of ``request``; cancelling this takes it out of the queue.
+
+        Raises:
+            BusyError: as many requests wait as are accepted.
+            Exception: what scoring this request ended with.
+        """
+        n_waiting = sum(not future.done() for _, future in self._waiting)
+        if n_waiting >= self._max_waiting:
+            # When half of those that wait will have been served.
+            retry_s = self._pass_s * n_waiting / 2
+            raise BusyError(
+                f"{n_waiting} requests wait already", retry_after_ms=max(1, round(1000 * retry_s))
+            )
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        self._waiting.append((request, future))
+        if self._running is None or self._running.done():
+            self._running = loop.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while batch := self._next_batch():
+            requests = [request for request, _ in batch]
+            started = loop.time()
+            try:
+                results = await loop.run_in_executor(self._executor, self._score, requests)
+            except Exception as error:  # noqa: BLE001 - each caller gets it and names it
+                await self._one_by_one(batch, error)
+                continue
+            self._pass_s = loop.time() - started
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+
+    async def _one_by_one(
+        self, batch: Sequence[tuple[ScoreRequest, asyncio.Future[_T]]], error: Exception
+    ) -> None:
+        """Score apart what failed together, so that nobody fails for another's request."""
+        loop = asyncio.get_running_loop()
+        for request, future in batch:
+            if future.done():
+                continue
+            if len(batch) == 1:
+                future.set_exception(error)
+                continue
+            try:
+                (result,) = await loop.run_in_executor(self._executor, self._score, [request])
+            except Exception as own:  # noqa: BLE001
+                future.set_exception(own)
+            else:
+                future.set_result(result)
+
+    def _next_batch(self) -> list[tuple[ScoreRequest, asyncio.Future[_T]]]:
+        """Take the oldest request and those that can share its pass, in the order they came."""
+        batch: list[tuple[ScoreRequest, asyncio.Future[_T]]] = []
+        left: deque[tuple[ScoreRequest, asyncio.Future[_T]]] = deque()
+        n_vectors = 0
+        place: tuple[int, bytes, int] | None = None
+        while self._waiting:
+            request, future = self._waiting.popleft()
+            if future.done():
+                continue
+            own = (request.version, request.segment, request.level)
+            fits = n_vectors + len(request.shares) <= VECTORS_MAX
+            if place is None or (own == place and fits):
+                place = own
+                n_vectors += len(request.shares)
+                batch.append((request, future))
+            else:
+                left.append((request, future))
+        self._waiting = left
+        return batch
