@@ -46,11 +46,19 @@ class Servers(Generic[_C]):
         }
         self.hedge_s = hedge_s
         self._pool = pool
+        self._late: set[int] = set()
 
     def usable(self) -> list[int]:
-        """Return ids of servers that did nothing wrong so far, those that answered first."""
-        good = [s for s, report in self.reports.items() if report.status in ("ok", "unused")]
-        return sorted(good, key=lambda s: (self.reports[s].status != "ok", s))
+        """Return ids of servers that did nothing wrong so far.
+
+        Those that answered come first, those that are late with an answer last.
+        """
+        good = [
+            s
+            for s, report in self.reports.items()
+            if report.status in ("ok", "unused") or s in self._late
+        ]
+        return sorted(good, key=lambda s: (s in self._late, self.reports[s].status != "ok", s))
 
     def start(self, call: Callable[[int], _T], server: int) -> Future[_T]:
         """Ask ``server`` on a thread."""
@@ -58,9 +66,16 @@ class Servers(Generic[_C]):
 
     def mark(self, server: int, status: str, reason: str = "") -> None:
         """Remember what ``server`` did; a lie is never forgotten."""
+        self._late.discard(server)
         report = self.reports[server]
         if report.status != "lied":
             report.status, report.reason = status, reason
+
+    def mark_late(self, server: int) -> None:
+        """Remember that another one was asked because ``server`` kept silent; it may still come."""
+        self.mark(server, "unreachable", f"no answer within {self.hedge_s:g} s")
+        if self.reports[server].status != "lied":
+            self._late.add(server)
 
     def mark_error(self, server: int, error: Exception) -> None:
         """Remember the error that asking ``server`` ended with."""
@@ -145,6 +160,8 @@ class Asking(Generic[_T]):
             hedge_s = self._servers.hedge_s if self._waiting else None
             finished, _ = wait(self._running, hedge_s, FIRST_COMPLETED)
             if not finished:
+                for server in self._running.values():
+                    self._servers.mark_late(server)
                 self._start()
             for future in finished:
                 self._finish(future)

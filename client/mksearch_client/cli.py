@@ -5,9 +5,10 @@ Exit codes: 0 done, 1 failed, 2 wrong use or not available, 3 not verified, 4 no
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ import typer
 
 from mksearch import __version__
 from mksearch.errors import MksearchError, ParameterError
-from mksearch_client.terminal import safe
+from mksearch_client.terminal import print_json, safe
 
 __all__ = ["app", "main"]
 
@@ -35,6 +36,8 @@ OWNER_LATER = (
     *("replace-server", "watch"),
 )
 
+_TIMEOUT_S_MAX = 86_400
+
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Json = Annotated[bool, typer.Option("--json", help="One object on standard output.")]
@@ -46,7 +49,19 @@ _PassphraseFile = Annotated[
     Path | None,
     typer.Option(help="File with the passphrase of the profile [MKSEARCH_PASSPHRASE_FILE]."),
 ]
-_Timeout = Annotated[float, typer.Option(help="Seconds that one request to a server may take.")]
+
+
+def _checked_timeout(seconds: float) -> float:
+    # Written so that "nan" is refused as well.
+    if not 0 < seconds <= _TIMEOUT_S_MAX:
+        raise typer.BadParameter(f"{seconds:g} is not above 0 and at most {_TIMEOUT_S_MAX}")
+    return seconds
+
+
+_Timeout = Annotated[
+    float,
+    typer.Option(help="Seconds that one request to a server may take.", callback=_checked_timeout),
+]
 _Privacy = Annotated[
     str, typer.Option(help="balanced: servers see permuted record numbers; full and fast later.")
 ]
@@ -127,7 +142,7 @@ def publish(
     from mksearch_client.commands import PublishOptions, owner_publish
 
     if policy is not None:
-        raise ParameterError(f"--policy is not part of version {__version__}")
+        raise ParameterError(f"--policy is not part of version {__version__}", cure="leave it out")
     options = PublishOptions(paths, scoring, language, delete_missing, dry_run, report)
     owner_publish(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 
@@ -207,7 +222,7 @@ def search(
 
     _require_balanced(privacy)
     if traffic is not None:
-        raise ParameterError(f"--traffic is not part of version {__version__}")
+        raise ParameterError(f"--traffic is not part of version {__version__}", cure="leave it out")
     options = SearchOptions(query, k, offset, max_records, explain, accept_expired)
     run_search(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 
@@ -250,7 +265,7 @@ def _later(group: typer.Typer, prefix: str, name: str) -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def _refuse(_words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise typer.BadParameter(message)
+        raise ParameterError(message, cure="mksearch --help lists what is")
 
 
 for _name in LATER:
@@ -261,14 +276,41 @@ for _name in OWNER_LATER:
 
 def _report(error: Mapping[str, str | int | None], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(error, ensure_ascii=False))
+        print_json(error)
     cure = f" ({error['cure']})" if error["cure"] else ""
     print(f"mksearch: {safe(str(error['message']) + cure)}", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a character shows its number instead of ending the command.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return 1
+    except OSError as error:
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        reason = safe(f"{where}{error.strerror or error}")
+        print(f"mksearch: {reason} (check the disk and where the output goes)", file=sys.stderr)
+        return 1
+    return code
+
+
+def _drop_output() -> None:
+    """Keep what cannot be written from being tried again when the process ends."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _run(words: list[str]) -> int:
     as_json = "--json" in words
     try:
         code = app(args=words, standalone_mode=False, prog_name="mksearch")
@@ -278,7 +320,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         message = error.format_message()
         fields = {"error": "usage", "message": message, "cure": "see --help", "server": None}
-        _report(fields, as_json=as_json)
+        # Without any word the help was shown, and there is no message.
+        if message:
+            _report(fields, as_json=as_json)
         return 2
     except (KeyboardInterrupt, typer.Abort):
         print("mksearch: interrupted; what was done so far is kept", file=sys.stderr)

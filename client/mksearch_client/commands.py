@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import typer
 from rich.console import Console
@@ -22,7 +22,7 @@ from mksearch_client.owner import Owner
 from mksearch_client.profile import Profile, default_profile, open_profile, read_passphrase
 from mksearch_client.publication import Progress as ProgressCallback
 from mksearch_client.result import SearchResult
-from mksearch_client.terminal import safe
+from mksearch_client.terminal import print_json, safe
 
 __all__ = [
     "OpenOptions",
@@ -50,10 +50,6 @@ def _out(text: str) -> None:
 def _note(text: str) -> None:
     """Print one safe line on standard error."""
     print(safe(text), file=sys.stderr)
-
-
-def _print_json(fields: dict[str, Any]) -> None:
-    print(json.dumps(fields, ensure_ascii=False))
 
 
 @contextmanager
@@ -88,10 +84,12 @@ def owner_init(
     as_json: bool,
 ) -> None:
     """Run ``mksearch owner init``."""
-    tokens = dict(_parse_server(server) for server in servers)
+    folder = folder or default_profile()
+    # An earlier attempt may have claimed some servers, and those have deleted their tokens.
+    is_again = (folder / "keys").exists()
+    tokens = dict(_parse_server(server, is_again=is_again) for server in servers)
     if len(tokens) != len(servers):
         raise ParameterError("one address is named twice", cure="name every server once")
-    folder = folder or default_profile()
     with Owner.create(
         folder,
         tokens,
@@ -110,13 +108,13 @@ def owner_init(
         "servers": [{"id": s.id, "address": s.address} for s in profile.servers.values()],
     }
     if as_json:
-        _print_json(fields)
+        print_json(fields)
         return
     _out(f"{len(tokens)} servers are claimed; the keys are in {folder}, keep a copy of them safe")
     _out("publish with: mksearch owner publish PATH")
 
 
-def _parse_server(text: str) -> tuple[str, str]:
+def _parse_server(text: str, *, is_again: bool) -> tuple[str, str]:
     address, separator, token = text.partition("=")
     if not separator or not token:
         raise ParameterError(
@@ -128,7 +126,13 @@ def _parse_server(text: str) -> tuple[str, str]:
     try:
         return address, Path(token[1:]).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"the claim token in {token[1:]} cannot be read ({error})") from None
+        if is_again and isinstance(error, FileNotFoundError):
+            return address, ""
+        why = error.strerror if isinstance(error, OSError) else "not text"
+        raise ParameterError(
+            f"the claim token in {token[1:]} cannot be read ({why})",
+            cure="name the file claim-token that mksearch-server init wrote",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,9 @@ def owner_publish(
         raise ParameterError(f"there is no scoring {options.scoring!r}", cure="use tfidf or bm25")
     console = Console(file=sys.stderr)
     profile = _open_profile(folder, passphrase_file)
+    if options.report is not None:
+        # Before the work: a version that is served cannot be taken back for want of a report.
+        _write_file(options.report, b"", mode="ab")
     with Owner(profile, timeout_s=timeout_s) as owner, progress_bar(console) as progress:
         report = owner.publish(
             options.paths,
@@ -169,7 +176,7 @@ def owner_publish(
     if options.report is not None:
         _write_file(options.report, json.dumps(fields, ensure_ascii=False).encode())
     if as_json:
-        _print_json(fields)
+        print_json(fields)
         return
     for skipped in report.skipped[:_SKIPPED_SHOWN]:
         line = "" if skipped.line is None else f" line {skipped.line}"
@@ -191,9 +198,10 @@ def owner_publish(
         )
 
 
-def _write_file(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes, mode: Literal["ab", "wb"] = "wb") -> None:
     try:
-        path.write_bytes(data)
+        with path.open(mode) as file:
+            file.write(data)
     except OSError as error:
         raise InputError(
             f"{path} cannot be written ({error.strerror})", cure="choose another file"
@@ -216,7 +224,7 @@ def owner_status(
         "servers": [asdict(server) for server in servers],
     }
     if as_json:
-        _print_json(fields)
+        print_json(fields)
         return
     if manifest is None:
         _out(f"{name}: nothing is published")
@@ -236,7 +244,7 @@ def owner_card(
         data = owner.card()
     _write_file(output, data)
     if as_json:
-        _print_json({"card": str(output)})
+        print_json({"card": str(output)})
     else:
         _out(f"the card is in {output}; it holds no secret")
 
@@ -252,7 +260,7 @@ def owner_verify(
     good = all(result == "ok" for result in found.values())
     if as_json:
         servers = [{"id": server, "result": result} for server, result in found.items()]
-        _print_json({"verified": good, "servers": servers})
+        print_json({"verified": good, "servers": servers})
     else:
         for server, result in found.items():
             _out(f"server {server}: {result}")
@@ -267,7 +275,7 @@ def owner_renew(
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         manifest = owner.renew().manifest
     if as_json:
-        _print_json({"version": manifest.version, "expires_at": manifest.expires_at})
+        print_json({"version": manifest.version, "expires_at": manifest.expires_at})
     else:
         until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
         _out(f"version {manifest.version} is good until {until}")
@@ -303,7 +311,7 @@ def run_search(
             options.query, options.k, offset=options.offset, max_records=options.max_records
         )
     if as_json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
         return
     _show(result, explain=options.explain)
 
@@ -357,12 +365,14 @@ def run_open(
 ) -> None:
     """Run ``mksearch open``."""
     profile = _open_profile(folder, passphrase_file)
+    if not _has_utf8(options.document_id):
+        raise InputError("the id is not valid UTF-8", cure="use an id that a search showed")
     with Searcher(profile, timeout_s=timeout_s, accept_expired=options.accept_expired) as searcher:
         document = searcher.open(options.document_id)
     if options.output is not None:
         _write_file(options.output, document.text.encode())
     if as_json:
-        _print_json({"id": document.id, "title": document.title, "text": document.text})
+        print_json({"id": document.id, "title": document.title, "text": document.text})
     elif options.output is not None:
         _out(f"{document.id} is in {options.output}")
     elif sys.stdout.isatty():
@@ -370,3 +380,8 @@ def run_open(
             _out(line)
     else:
         sys.stdout.write(document.text)
+
+
+def _has_utf8(text: str) -> bool:
+    """Return whether an argument was valid UTF-8."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import grpc
@@ -17,6 +21,7 @@ from mksearch.errors import (
     ServerUnreachable,
 )
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.params import KEY_BYTES
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
 from mksearch.wire.v1.error_pb2 import ErrorDetail
@@ -24,6 +29,9 @@ from mksearch.wire.v1.error_pb2 import ErrorDetail
 __all__ = ["GrpcConnection", "ServerInfo", "require_loopback"]
 
 _T = TypeVar("_T")
+# What a server sends wrong is named by the errors raised here; without a handler gRPC would print
+# tracebacks of it.
+logging.getLogger("grpc").addHandler(logging.NullHandler())
 #: Trailer that carries an ErrorDetail.
 _DETAIL_KEY = "mksearch-error-bin"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -32,9 +40,20 @@ _OPTIONS = (
     # Every connection is its own: a server that hangs does not hold up another.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.http2.lookahead_bytes", 1 << 20),
+    # Servers are dialled as the profile says, whatever proxy the environment names.
+    ("grpc.enable_http_proxy", 0),
+    # A server that is back is used again soon.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    # Pings that find a server that hangs in a long upload; see the server's options.
+    ("grpc.http2.max_pings_without_data", 0),
 )
+#: Share of the timeout after which a server that owes an answer is asked nothing more.
+_PATIENCE = 0.3
+#: Shortest time between pings, milliseconds: servers refuse more of them.
+_PING_MS_MIN = 2000
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-#: Uploading a segment takes as long as it takes; a server that takes nothing for so long is gone.
+#: Uploading a segment takes as long as it takes; pings find out if the server is gone.
 _UPLOAD_TIMEOUT_S = 3600.0
 
 
@@ -99,8 +118,13 @@ class GrpcConnection:
         self.address = require_loopback(address)
         self._random = random
         self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._started_s: list[float] = []
         self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        ping_ms = max(_PING_MS_MIN, int(1000 * timeout_s))
+        names = ("keepalive_time_ms", "keepalive_timeout_ms", "http2.ping_timeout_ms")
+        pings = tuple((f"grpc.{name}", ping_ms) for name in names)
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS + pings)
         self._search = search_pb2_grpc.SearchServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._owner = owner_pb2_grpc.OwnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._info = owner_pb2_grpc.InfoServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -108,6 +132,33 @@ class GrpcConnection:
     def close(self) -> None:
         """End the connection; running requests end with ServerUnreachable."""
         self._channel.close()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Count a request while it waits.
+
+        A server that hangs would otherwise collect requests, and each holds a thread.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            waited_s = now_s - min(self._started_s, default=now_s)
+            if waited_s > _PATIENCE * self._timeout_s:
+                raise ServerUnreachable(
+                    f"{self.address}: an earlier request has waited for {waited_s:.1f} s",
+                    cure="check that the server runs and is not overloaded",
+                    server=self.server,
+                )
+            self._started_s.append(now_s)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._started_s.remove(now_s)
+
+    def _ask(self, work: Callable[[], _T]) -> _T:
+        """Do what a user waits for; see ``_call``."""
+        with self._waiting():
+            return self._call(work)
 
     def _call(self, work: Callable[[], _T]) -> _T:
         try:
@@ -122,6 +173,12 @@ class GrpcConnection:
         except MksearchError as error:
             error.server = self.server
             raise
+
+    def _one(self, answer: _T | None) -> _T:
+        """Return the answer of a call that has one; gRPC gives None when none came."""
+        if answer is None:
+            raise FormatError(f"{self.address} ended a call without an answer")
+        return answer
 
     def _named(self, error: grpc.RpcError) -> MksearchError:
         code = error.code()
@@ -170,11 +227,11 @@ class GrpcConnection:
         def work() -> bytes:
             nonce = self._random.bytes(NONCE_BYTES)
             request = search_pb2.GetManifestRequest(nonce=nonce)
-            answer = self._search.GetManifest(request, timeout=self._timeout_s)
+            answer = self._one(self._search.GetManifest(request, timeout=self._timeout_s))
             self._require_verifier().manifest(nonce, answer.manifest, answer.signature)
             return bytes(answer.manifest)
 
-        return self._call(work)
+        return self._ask(work)
 
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Score a query share; the answer is proved to come from the server.
@@ -196,7 +253,7 @@ class GrpcConnection:
             self._require_verifier().score(request, answer, signature)
             return answer
 
-        return self._call(work)
+        return self._ask(work)
 
     def records(self, request: RecordRequest) -> RecordAnswer:
         """Return record slots as the server sends them; they prove themselves when opened.
@@ -216,7 +273,7 @@ class GrpcConnection:
             finally:
                 stream.cancel()
 
-        return self._call(work)
+        return self._ask(work)
 
     def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
         """Return a piece of an object; it proves itself by its hash.
@@ -238,7 +295,7 @@ class GrpcConnection:
                 stream.cancel()
             return bytes(data)
 
-        return self._call(work)
+        return self._ask(work)
 
     def info(self) -> ServerInfo:
         """Return what the server says of itself, signed with the pinned key.
@@ -249,15 +306,14 @@ class GrpcConnection:
 
         def work() -> ServerInfo:
             nonce = self._random.bytes(NONCE_BYTES)
-            answer = self._info.GetInfo(
-                owner_pb2.GetInfoRequest(nonce=nonce), timeout=self._timeout_s
-            )
+            request = owner_pb2.GetInfoRequest(nonce=nonce)
+            answer = self._one(self._info.GetInfo(request, timeout=self._timeout_s))
             self._require_verifier().info(
                 nonce, answer.server_id, answer.version, answer.collection, answer.signature
             )
             return ServerInfo(answer)
 
-        return self._call(work)
+        return self._ask(work)
 
     # --- publishing ---
 
@@ -266,15 +322,22 @@ class GrpcConnection:
 
         Raises:
             ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+            FormatError: the answer holds no key.
         """
         request = owner_pb2.ClaimRequest(token=token, owner_key=owner_key, collection=collection)
-        answer = self._call(lambda: self._owner.Claim(request, timeout=self._timeout_s))
+        answer = self._call(lambda: self._one(self._owner.Claim(request, timeout=self._timeout_s)))
+        if len(answer.server_key) != KEY_BYTES:
+            raise FormatError(
+                f"{self.address} sent a key of {len(answer.server_key)} bytes (need {KEY_BYTES})"
+            )
         return answer.server_id, answer.server_key
 
     def propose(self, data: bytes) -> bytes:
         """Announce a signed manifest; return its hash."""
         request = owner_pb2.ProposeRequest(manifest=data)
-        answer = self._call(lambda: self._owner.Propose(request, timeout=self._timeout_s))
+        answer = self._call(
+            lambda: self._one(self._owner.Propose(request, timeout=self._timeout_s))
+        )
         return bytes(answer.manifest_hash)
 
     def missing(self, manifest_hash: bytes) -> list[bytes]:
@@ -290,19 +353,34 @@ class GrpcConnection:
     def put_all(
         self, manifest_hash: bytes, objects: Iterable[tuple[bytes, Iterable[bytes]]]
     ) -> None:
-        """Send objects one after another in one stream."""
+        """Send objects one after another in one stream.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``; what ``objects`` raises.
+        """
+        failures: list[Exception] = []
 
         def messages() -> Iterator[owner_pb2.PutRequest]:
-            for name, pieces in objects:
-                head = {"manifest_hash": manifest_hash, "name": name}
-                for piece in pieces:
-                    yield owner_pb2.PutRequest(data=piece, **head)
-                    head = {}
+            try:
+                for name, pieces in objects:
+                    head = {"manifest_hash": manifest_hash, "name": name}
+                    for piece in pieces:
+                        yield owner_pb2.PutRequest(data=piece, **head)
+                        head = {}
+            except Exception as error:  # noqa: BLE001 - raised below, on the caller's thread
+                failures.append(error)
 
-        self._call(lambda: self._owner.Put(messages(), timeout=_UPLOAD_TIMEOUT_S))
+        try:
+            self._call(lambda: self._one(self._owner.Put(messages(), timeout=_UPLOAD_TIMEOUT_S)))
+        finally:
+            # The cause: the server only saw a stream that ended early.
+            if failures:
+                raise failures[0] from None
 
     def activate(self, manifest_hash: bytes) -> int:
         """Have the version served; return its number."""
         request = owner_pb2.ActivateRequest(manifest_hash=manifest_hash)
-        answer = self._call(lambda: self._owner.Activate(request, timeout=_UPLOAD_TIMEOUT_S))
+        answer = self._call(
+            lambda: self._one(self._owner.Activate(request, timeout=_UPLOAD_TIMEOUT_S))
+        )
         return int(answer.version)

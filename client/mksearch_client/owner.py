@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any, Self, TypeVar
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import (
+    FormatError,
     InputError,
     MksearchError,
     NotEnoughAnswers,
@@ -29,10 +31,10 @@ from mksearch.index.stream import open_stream
 from mksearch.params import MANIFEST_LIFE_S, Quorum
 from mksearch.text.analyzers import analyzer_for_language, make_analyzer
 from mksearch.text.weights import Scoring
-from mksearch_client.connection import GrpcConnection
+from mksearch_client.connection import GrpcConnection, require_loopback
 from mksearch_client.member import connect
 from mksearch_client.profile import Profile, ServerEntry, open_profile
-from mksearch_client.publication import Progress, Publication, stage
+from mksearch_client.publication import Progress, Publication, object_path, stage
 from mksearch_client.publishing import Publisher, content_hash
 from mksearch_client.reading import Reading, Skipped, read_paths
 
@@ -41,6 +43,8 @@ __all__ = ["Owner", "PublishReport", "ServerStatus"]
 _T = TypeVar("_T")
 _READ_BYTES = 1 << 24
 _CARD_FORMAT = 1
+#: What a server says to a version that came after another one.
+_UNDER_WAY, _STALE = "publication-under-way", "manifest-stale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,8 @@ class Owner:
             ServerRefused: a token is wrong.
         """
         quorum = Quorum(len(servers), collusion_bound)
+        for address in servers:
+            require_loopback(address)
         random = SystemRandom()
         keys = Profile.create_keys(folder, random, passphrase)
         entries: dict[int, ServerEntry] = {}
@@ -247,8 +253,29 @@ class Owner:
         Raises:
             InputError: no document, or documents would vanish without ``delete_missing``.
             NotEnoughAnswers: fewer than n - t servers took the version.
+            ServerRefused: another publisher was faster.
+            ProfileError: another command is publishing with this profile.
         """
-        report = progress or (lambda _what, _share: None)
+        with self.profile.locked():
+            return self._publish(
+                paths,
+                scoring=scoring,
+                language=language,
+                delete_missing=delete_missing,
+                dry_run=dry_run,
+                report=progress or (lambda _what, _share: None),
+            )
+
+    def _publish(
+        self,
+        paths: Sequence[Path],
+        *,
+        scoring: str,
+        language: str,
+        delete_missing: bool,
+        dry_run: bool,
+        report: Progress,
+    ) -> PublishReport:
         analyzer = make_analyzer(analyzer_for_language("en" if language == "auto" else language))
         weights = Scoring(scoring)  # type: ignore[arg-type]
         started = time.perf_counter()
@@ -262,7 +289,7 @@ class Owner:
         active = self._active_version()
         active = self._finish_interrupted(active, report, dry_run=dry_run) or active
         if active is not None:
-            held = {entry.id: entry.content_hash for entry in self._catalogue(active)}
+            held = self._held(active, may_be_lost=delete_missing)
             same_kind = _kind(active) == (analyzer.name, scoring)
             if held == wanted and same_kind:
                 return self._report(reading, active, seconds, changed=False, results={})
@@ -307,13 +334,14 @@ class Owner:
         folder = self._staging()
         if dry_run or not (folder / "manifest").exists():
             return None
-        publication = Publication.load(folder, self.profile.keys.signing.public)
         try:
+            publication = Publication.load(folder, self.profile.keys.signing.public)
             if active is not None:
                 publication.signed.require_not_older(active)
+            _require_whole(publication)
         except VerificationError:
-            # Another process published meanwhile: these bytes were never served and never will be.
-            publication.discard()
+            # Damaged, or another process published meanwhile: these bytes will never be served.
+            shutil.rmtree(folder, ignore_errors=True)
             return None
         self._distribute(publication, report)
         return publication.signed
@@ -335,12 +363,14 @@ class Owner:
                 stage(publication, connection, sending)
                 results[server] = None
             except MksearchError as error:
+                _require_not_late(error)
                 results[server] = error
         staged = [server for server, error in results.items() if error is None]
         self._require_enough(staged, results, need)
         for server in staged:
             try:
-                self._connections[server].activate(publication.signed.hash)
+                version = self._connections[server].activate(publication.signed.hash)
+                _require_version(version, publication.signed)
             except MksearchError as error:
                 results[server] = error
         served = [server for server, error in results.items() if error is None]
@@ -441,6 +471,16 @@ class Owner:
             )
         return newest
 
+    def _held(self, signed: SignedManifest, *, may_be_lost: bool) -> dict[str, bytes]:
+        """Return the content hash of every published document; none if the servers lost them."""
+        try:
+            return {entry.id: entry.content_hash for entry in self._catalogue(signed)}
+        except NotEnoughAnswers as error:
+            if may_be_lost:
+                return {}
+            error.cure = "restore the servers, or add --delete-missing to publish all anew"
+            raise
+
     def _catalogue(self, signed: SignedManifest) -> list[CatalogueEntry]:
         keys = self.profile.keys
         data = self._fetch(signed.manifest.catalogue)
@@ -534,8 +574,15 @@ class Owner:
         Raises:
             InputError: nothing was published.
             NotEnoughAnswers: fewer than n - t servers took it.
+            ServerRefused: another publisher was faster.
+            ProfileError: another command is publishing with this profile.
         """
+        with self.profile.locked():
+            return self._renew(lambda _what, _share: None)
+
+    def _renew(self, report: Progress) -> SignedManifest:
         active = self._active_version()
+        active = self._finish_interrupted(active, report, dry_run=False) or active
         if active is None:
             raise InputError("nothing was published", cure="run mksearch owner publish")
         now_s = int(self._clock())
@@ -547,9 +594,52 @@ class Owner:
             expires_at=now_s + MANIFEST_LIFE_S,
         )
         signed = SignedManifest.sign(manifest, self.profile.keys.signing)
-        publication = Publication.of_manifest(self._staging(), signed)
-        self._distribute(publication, lambda _what, _share: None)
+        self._distribute(Publication.of_manifest(self._staging(), signed), report)
         return signed
+
+
+def _require_version(version: int, signed: SignedManifest) -> None:
+    """Raise FormatError if a server says that it activated another version."""
+    if version != signed.manifest.version:
+        raise FormatError(f"it activated version {version}, not {signed.manifest.version}")
+
+
+def _require_not_late(error: MksearchError) -> None:
+    """Raise if ``error`` says that another publisher was faster: that one gets all servers."""
+    if isinstance(error, ServerRefused) and error.detail_code in (_UNDER_WAY, _STALE):
+        raise ServerRefused(
+            f"another publisher was faster: {error.message}",
+            detail_code=error.detail_code,
+            cure=error.cure if error.detail_code == _UNDER_WAY else "publish again",
+            server=error.server,
+        ) from None
+
+
+def _require_whole(publication: Publication) -> None:
+    """Prove that the disk still holds what was prepared; a renewal has no objects.
+
+    Raises:
+        VerificationError: it does not.
+    """
+    manifest = publication.signed.manifest
+    try:
+        if not any((publication.folder / "objects").iterdir()):
+            return
+        for segment in manifest.segments():
+            with object_path(publication.folder, segment.id).open("rb") as file:
+                checker = SegmentChecker(file.read(HEADER_BYTES), segment.id)
+                while piece := file.read(_READ_BYTES):
+                    checker.add(piece)
+            checker.finish()
+        names = [reference.id for reference in manifest.objects()]
+        for group in manifest.groups:
+            data = object_path(publication.folder, group.blobs.id).read_bytes()
+            names += [name for name, _ in BlobList.decode(data).blobs]
+        for name in names:
+            if sha256(object_path(publication.folder, name).read_bytes()) != name:
+                raise FormatError(f"object {name.hex()[:16]} of a publication is damaged")
+    except OSError as error:
+        raise FormatError(f"a publication is not whole ({error.strerror})") from None
 
 
 def _kind(signed: SignedManifest) -> tuple[str, str]:

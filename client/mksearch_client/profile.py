@@ -7,9 +7,12 @@ seen; ``cache/`` holds sealed objects as they came.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,7 @@ from mksearch.crypto.passphrase import PassphraseSeal
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
-from mksearch.errors import MksearchError, ProfileError, RecordRefused
+from mksearch.errors import MksearchError, ProfileError, RecordRefused, UnsupportedVersion
 from mksearch.index.manifest import SignedManifest
 from mksearch.params import COLLECTION_BYTES, Quorum
 from mksearch_client.keys import OwnerKeys
@@ -63,7 +66,7 @@ def read_passphrase(path: Path | None) -> bytes | None:
             cure="check --passphrase-file or MKSEARCH_PASSPHRASE_FILE",
         ) from None
     if not passphrase:
-        raise ProfileError(f"the passphrase file {named} is empty")
+        raise ProfileError(f"the passphrase file {named} is empty", cure="write one into it")
     return passphrase
 
 
@@ -97,11 +100,23 @@ class ServerEntry:
 def _write(path: Path, data: bytes) -> None:
     """Replace a file at once, readable by its owner alone."""
     descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def _not_writable(folder: Path, error: OSError) -> ProfileError:
+    return ProfileError(
+        f"{folder} cannot be written ({error.strerror})",
+        cure="make room or check its permissions",
+    )
 
 
 class Profile:
@@ -134,15 +149,25 @@ class Profile:
         """Make the keys of a new profile, or load those of one that was not finished.
 
         Raises:
-            ProfileError: the folder holds a finished profile, or cannot be written.
+            ProfileError: the folder holds a finished profile or something else, or cannot be
+                written.
         """
         if (folder / "profile.json").exists():
             raise ProfileError(
                 f"{folder} holds a profile already", cure="choose another --profile folder"
             )
         if (folder / "keys").exists():
-            return cls._load_keys(folder, passphrase)
+            keys = cls._load_keys(folder, passphrase)
+            cls._require_sealed(folder, passphrase, random)
+            return keys
         try:
+            # Its permissions are about to change, which nobody wants for a folder of other things.
+            if folder.exists() and any(
+                not p.name.startswith(".partial-") for p in folder.iterdir()
+            ):
+                raise ProfileError(
+                    f"{folder} is not empty and holds no profile", cure="name a new folder"
+                )
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
             collection = random.bytes(COLLECTION_BYTES)
@@ -154,6 +179,17 @@ class Profile:
                 f"{folder} cannot be written ({error.strerror})", cure="choose another folder"
             ) from None
         return OwnerKeys(collection, SecretKey(master), SigningKey(SecretKey(signing)))
+
+    @staticmethod
+    def _require_sealed(folder: Path, passphrase: bytes | None, random: RandomSource) -> None:
+        """Seal keys that an earlier attempt without a passphrase has left."""
+        data = (folder / "keys").read_bytes()
+        if passphrase is not None and data[ENVELOPE_BYTES : ENVELOPE_BYTES + 1] == _PLAIN:
+            sealed = _encode_keys(_decode_keys(data, None), passphrase, random)
+            try:
+                _write(folder / "keys", sealed)
+            except OSError as error:
+                raise _not_writable(folder, error) from None
 
     @staticmethod
     def _load_keys(folder: Path, passphrase: bytes | None) -> OwnerKeys:
@@ -174,6 +210,8 @@ class Profile:
             )
         except ProfileError:
             raise
+        except UnsupportedVersion as error:
+            raise ProfileError(f"{folder}: {error.message}", cure="upgrade mksearch") from None
         except MksearchError as error:
             raise ProfileError(
                 f"the keys in {folder} are damaged: {error.message}",
@@ -204,13 +242,21 @@ class Profile:
                 for entry in fields["servers"]
             }
             quorum = Quorum(int(fields["n_servers"]), int(fields["collusion_bound"]))
+            named = (fields["collection"], fields["owner_key"])
+            if named != (keys.collection.hex(), keys.signing.public.hex()):
+                raise ProfileError(
+                    f"keys and profile.json in {folder} are of different collections, or damaged",
+                    cure="restore both from one backup",
+                )
             return cls(folder, keys, str(fields["name"]), quorum, servers)
         except FileNotFoundError:
             raise ProfileError(
                 f"the profile in {folder} is not finished",
                 cure="run mksearch owner init again with the same servers",
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except ProfileError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, MksearchError) as error:
             raise ProfileError(
                 f"{path} is damaged ({type(error).__name__})", cure="restore it from a backup"
             ) from None
@@ -236,7 +282,30 @@ class Profile:
         try:
             _write(self.folder / "profile.json", json.dumps(fields, indent=1).encode())
         except OSError as error:
-            raise ProfileError(f"{self.folder} cannot be written ({error.strerror})") from None
+            raise _not_writable(self.folder, error) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other commands from publishing with this profile while the block runs.
+
+        Raises:
+            ProfileError: one is at it, or the folder cannot be written.
+        """
+        try:
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise _not_writable(self.folder, error) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ProfileError(
+                    f"another command is publishing with the profile in {self.folder}",
+                    cure="wait until it ends",
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
 
     # --- memory ---
 
@@ -260,10 +329,17 @@ class Profile:
             ) from None
 
     def remember(self, signed: SignedManifest) -> None:
-        """Keep ``signed`` as the highest version seen, if it is."""
+        """Keep ``signed`` as the highest version seen, if it is.
+
+        Raises:
+            ProfileError: the folder cannot be written.
+        """
         seen = self.highest_seen()
         if seen is None or signed.manifest.version > seen.manifest.version:
-            _write(self.folder / "manifest", signed.encode())
+            try:
+                _write(self.folder / "manifest", signed.encode())
+            except OSError as error:
+                raise _not_writable(self.folder, error) from None
 
     def cached(self, name: bytes) -> bytes | None:
         """Return a sealed object that was kept, or None; it proves itself by its name."""

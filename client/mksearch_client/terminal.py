@@ -7,15 +7,18 @@ override turns ``exe.txt`` into ``txt.exe``, and a line break forges the line be
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 import unicodedata
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from rich.cells import cell_len, get_character_cell_size
 
 from mksearch.errors import ParameterError
 
-__all__ = ["safe"]
+__all__ = ["print_json", "safe"]
 
 _ELLIPSIS: Final = "…"
 #: Combining marks kept after one letter.  Scripts need at most a handful; stacks of hundreds
@@ -99,3 +102,19 @@ def safe(text: str, limit: int | None = None) -> str:
     if limit is None or cell_len(line) <= limit:
         return line
     return _cut(line, limit)
+
+
+def print_json(fields: Mapping[str, Any]) -> None:
+    """Print one object as a line on standard output.
+
+    Characters that the encoding of standard output does not have are escaped, as JSON can.
+
+    Args:
+        fields: the object; its strings may hold lone surrogates (file names, arguments).
+    """
+    text = json.dumps(fields, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(fields)
+    print(text)

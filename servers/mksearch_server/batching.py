@@ -94,12 +94,18 @@ class Batcher(Generic[_T]):
             if len(batch) == 1:
                 future.set_exception(error)
                 continue
+            own: Exception | None = None
             try:
                 (result,) = await loop.run_in_executor(self._executor, self._score, [request])
-            except Exception as own:  # noqa: BLE001
-                future.set_exception(own)
-            else:
+            except Exception as raised:  # noqa: BLE001
+                own = raised
+            # It may have been cancelled meanwhile.
+            if future.done():
+                continue
+            if own is None:
                 future.set_result(result)
+            else:
+                future.set_exception(own)
 
     def _next_batch(self) -> list[tuple[ScoreRequest, asyncio.Future[_T]]]:
         """Take the oldest request and those that can share its pass, in the order they came."""

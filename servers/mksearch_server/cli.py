@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import lmdb
 import typer
 
 from mksearch import __version__
-from mksearch.errors import MksearchError, StorageError
+from mksearch.errors import MksearchError, ParameterError, StorageError
 
 __all__ = ["app", "main"]
 
@@ -30,6 +31,8 @@ app = typer.Typer(
 #: Commands of the contract whose subject this release does not have yet.
 LATER = ("repair", "drain", "renew-certificate")
 
+_RESTORE = "restore data/ from another server of the collection"
+
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Config = Annotated[Path, typer.Option("--config", help="The server.toml that init wrote.")]
@@ -37,7 +40,7 @@ _Json = Annotated[bool, typer.Option("--json", help="One object on standard outp
 
 
 def _print(fields: dict[str, Any], text: str, *, as_json: bool) -> None:
-    typer.echo(json.dumps(fields, ensure_ascii=False) if as_json else text)
+    typer.echo(json.dumps(fields) if as_json else text)
 
 
 @app.callback(invoke_without_command=True)
@@ -57,18 +60,22 @@ def init(
     as_json: _Json = False,
 ) -> None:
     """Make a new server: key, commented server.toml, claim token (also in DIR/claim-token)."""
-    from mksearch_server.config import write_config
+    from mksearch_server.config import ServerConfig, write_config
     from mksearch_server.identity import create_identity
 
+    # Before anything is made or changed.
+    ServerConfig(server_id, listen, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        os.chmod(folder, 0o700)
         if any(folder.iterdir()):
             raise StorageError(f"{folder} is not empty", cure="name a new folder")
+        os.chmod(folder, 0o700)
         path = write_config(folder, server_id, listen)
         token = create_identity(folder)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error.strerror})") from None
+        raise StorageError(
+            f"{folder} cannot be written ({error.strerror})", cure="name a new folder"
+        ) from None
     fields = {"id": server_id, "config": str(path), "claim_token": token}
     text = (
         f"server {server_id} is ready: mksearch-server serve --config {path}\n"
@@ -87,6 +94,8 @@ def serve(config: _Config, as_json: _Json = False) -> None:
     if loaded.threads:
         # Read when the compiled loops are loaded, so set before.
         os.environ["NUMBA_NUM_THREADS"] = str(loaded.threads)
+    # What gRPC would write on standard error is said by the errors of this program.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from mksearch_server.serve import serve as run
 
     log_to_stderr()
@@ -139,7 +148,7 @@ def _later(name: str) -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def _refuse(_words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise typer.BadParameter(message)
+        raise ParameterError(message, cure="mksearch-server --help lists what is")
 
 
 for _name in LATER:
@@ -153,8 +162,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=words, standalone_mode=False, prog_name="mksearch-server")
     except MksearchError as error:
         fields, exit_code = error.to_fields(), error.exit_code
+    except lmdb.Error as error:
+        damaged = StorageError(f"the store is damaged ({error})", cure=_RESTORE)
+        fields, exit_code = damaged.to_fields(), damaged.exit_code
     except _UsageError as error:
         message = error.format_message()
+        if not message:
+            # Without any word the help was shown.
+            return 2
         fields = {"error": "usage", "message": message, "cure": "see --help", "server": None}
         exit_code = 2
     except (KeyboardInterrupt, typer.Abort):
@@ -162,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         return code if isinstance(code, int) else 0
     if "--json" in words:
-        print(json.dumps(fields, ensure_ascii=False))
+        print(json.dumps(fields))
     cure = f" ({fields['cure']})" if fields["cure"] else ""
     print(f"mksearch-server: {fields['message']}{cure}", file=sys.stderr)
     return exit_code

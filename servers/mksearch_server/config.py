@@ -14,7 +14,7 @@ __all__ = ["CONFIG_NAME", "ServerConfig", "load_config", "write_config"]
 
 CONFIG_NAME = "server.toml"
 #: Hosts that a server without TLS may listen on.
-LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 _TEMPLATE = """\
 # Settings of one mksearch server.  Check with: mksearch-server check-config --config FILE
@@ -58,6 +58,7 @@ class ServerConfig:
         max_waiting: score requests that may wait.
         max_store_bytes: largest size of the store.
         drain_s: seconds that running requests get at the end.
+        folder: of server.toml, key and claim token; no setting of the file.
     """
 
     id: int
@@ -68,6 +69,7 @@ class ServerConfig:
     max_waiting: int = 64
     max_store_bytes: int = 1 << 40
     drain_s: int = 10
+    folder: Path = Path()
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -79,8 +81,11 @@ class ServerConfig:
         ):
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
-                raise ParameterError(f"{name} = {value!r} is not a number in {low}..{high}")
-        if self.engine not in ENGINES:
+                raise ParameterError(
+                    f"{name} = {value!r} is not a number in {low}..{high}",
+                    cure="use a whole number in this range",
+                )
+        if self.engine not in tuple(ENGINES):
             raise ParameterError(
                 f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
             )
@@ -110,7 +115,7 @@ def load_config(path: Path) -> ServerConfig:
     Raises:
         ParameterError: unreadable, not TOML, an unknown or missing key, a value out of range.
     """
-    known = [field.name for field in fields(ServerConfig)]
+    known = [field.name for field in fields(ServerConfig) if field.name != "folder"]
     try:
         with path.open("rb") as file:
             values = tomllib.load(file)
@@ -118,17 +123,22 @@ def load_config(path: Path) -> ServerConfig:
         raise ParameterError(
             f"{path} cannot be read ({error.strerror})", cure="name the file that init wrote"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{path} is not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        # Python's own limits of digits and nesting as well, besides what is no TOML.
+        raise ParameterError(
+            f"{path} is not TOML: {error}", cure="compare with what mksearch-server init writes"
+        ) from None
     unknown = sorted(set(values) - set(known))
     missing = sorted({"id", "listen", "data"} - set(values))
     if unknown or missing:
         what = f"unknown keys: {', '.join(unknown)}" if unknown else f"no {', '.join(missing)}"
         raise ParameterError(f"{path} has {what}", cure=f"known keys are {', '.join(known)}")
     if not isinstance(values["data"], str) or not isinstance(values["listen"], str):
-        raise ParameterError(f"{path}: data and listen are strings")
+        raise ParameterError(
+            f"{path}: data or listen is not a string", cure="write them in quotation marks"
+        )
     values["data"] = path.parent / values["data"]
     try:
-        return ServerConfig(**values)
+        return ServerConfig(folder=path.parent, **values)
     except MksearchError as error:
         raise ParameterError(f"{path}: {error.message}", cure=error.cure) from None

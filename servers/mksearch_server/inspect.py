@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mksearch.errors import StorageError
+from mksearch.errors import StorageError, VerificationError
 from mksearch.scoring.engine import make_engine
 from mksearch_server.config import ServerConfig, load_config
 from mksearch_server.identity import ServerIdentity
@@ -15,6 +17,16 @@ from mksearch_server.store import ObjectStore
 __all__ = ["describe", "verify_store"]
 
 
+@contextmanager
+def _curing() -> Iterator[None]:
+    """Say what to do about damage that was found deep in the store."""
+    try:
+        yield
+    except (StorageError, VerificationError) as error:
+        error.cure = error.cure or "restore data/ from another server of the collection"
+        raise
+
+
 def _open(config_path: Path) -> tuple[ServerConfig, ObjectStore, ServerIdentity]:
     config = load_config(config_path)
     if not config.data.exists():
@@ -22,7 +34,7 @@ def _open(config_path: Path) -> tuple[ServerConfig, ObjectStore, ServerIdentity]
             f"{config.data} holds no store", cure="serve once, and let it be claimed"
         )
     store = ObjectStore(config.data, read_only=True)
-    return config, store, ServerIdentity(config_path.parent, store)
+    return config, store, ServerIdentity(config.folder, store)
 
 
 def _open_server(
@@ -45,7 +57,8 @@ def describe(config_path: Path) -> dict[str, Any]:
     claim = identity.claim
     version = 0
     if claim is not None:
-        version = _open_server(config, store, identity).version
+        with _curing():
+            version = _open_server(config, store, identity).version
     return {
         "id": config.id,
         "listen": config.listen,
@@ -63,4 +76,5 @@ def verify_store(config_path: Path) -> int:
     Raises:
         MksearchError: something is damaged or missing.
     """
-    return _open_server(*_open(config_path)).verify_store()
+    with _curing():
+        return _open_server(*_open(config_path)).verify_store()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -16,6 +19,7 @@ from mksearch.params import PANEL_UNIT
 from mksearch.scoring.engine import make_engine
 from mksearch.wire.v1 import owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.config import ServerConfig
+from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
@@ -30,7 +34,32 @@ _OPTIONS = (
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
     # Ciphertext does not compress, and compressed sizes would leak.
     ("grpc.default_compression_algorithm", 0),
+    # Owners ping during long uploads, to find out about a server that hangs.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
 )
+
+
+def _lock(data: Path) -> None:
+    """Keep a second process out of the store as long as this one lives.
+
+    Raises:
+        StorageError: one is in it, or the folder cannot be made.
+    """
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Never closed: the lock goes with the process, however that ends.
+        fcntl.flock(
+            os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX | fcntl.LOCK_NB
+        )
+    except BlockingIOError:
+        raise StorageError(
+            f"another server uses the store in {data}", cure="stop it, or name another folder"
+        ) from None
+    except OSError as error:
+        raise StorageError(
+            f"the store in {data} cannot be opened ({error.strerror})",
+            cure="check its permissions, or name another folder as data in server.toml",
+        ) from None
 
 
 def open_runtime(config: ServerConfig) -> Runtime:
@@ -40,13 +69,17 @@ def open_runtime(config: ServerConfig) -> Runtime:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
     """
+    _lock(config.data)
     store = ObjectStore(config.data, config.max_store_bytes)
-    identity = ServerIdentity(config.data.parent, store)
+    identity = ServerIdentity(config.folder, store)
     engine = make_engine(config.engine)
-    # Loads the compiled loop, so that the first query does not wait for it.
+    # Loads the compiled loops, so that the first query does not wait for them.
     geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
-    zeros = np.zeros((1, geometry.width), np.uint16)
-    engine.score(zeros, geometry, zeros)
+    zeros = np.zeros((8, geometry.width), np.uint16)
+    # As mapped files are: compiled code tells apart arrays that may not be written.
+    zeros.flags.writeable = False
+    for n_vectors in (1, len(zeros)):
+        engine.score(zeros, geometry, zeros[:n_vectors])
     return Runtime(config, store, identity, engine)
 
 
@@ -61,7 +94,7 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
         StorageError: the store is damaged, or the port is in use.
     """
     runtime = open_runtime(config)
-    server = grpc.aio.server(options=_OPTIONS)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[DecodingInterceptor()])
     search_pb2_grpc.add_SearchServiceServicer_to_server(SearchServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_OwnerServiceServicer_to_server(OwnerServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_InfoServiceServicer_to_server(InfoServicer(runtime), server)  # type: ignore[no-untyped-call]

@@ -34,8 +34,6 @@ _T = TypeVar("_T")
 _NAMES_PER_MESSAGE = 1024
 #: Largest piece of an object that one request may read.
 _READ_BYTES_MAX = 1 << 26
-#: Largest offset of a file.
-_OFFSET_MAX = 1 << 62
 #: Messages of an upload that are written together.
 _BATCH_MESSAGES = 256
 _BATCH_BYTES = 1 << 22
@@ -199,8 +197,6 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 )
             if len(request.name) != 32:
                 raise ParameterError(f"a name has {len(request.name)} bytes (need 32)")
-            if request.offset > _OFFSET_MAX:
-                raise ParameterError(f"offset {request.offset} is beyond every object")
             stop = request.offset + request.n_bytes
             for start in range(request.offset, stop, convert.CHUNK_BYTES):
                 n_wanted = min(convert.CHUNK_BYTES, stop - start)

@@ -243,11 +243,14 @@ class ObjectStore:
         if offset < 0 or n_bytes < 0:
             raise StorageError(f"{n_bytes} bytes from {offset} cannot be read")
         path = self.path(name)
-        if name in self._pending:
-            return self._pending[name][offset : offset + n_bytes]
+        # Once: another thread may commit it meanwhile.
+        pending = self._pending.get(name)
+        if pending is not None:
+            return pending[offset : offset + n_bytes]
         if path.exists():
             with path.open("rb") as file:
-                file.seek(offset)
+                # Not every number is an offset that a file takes.
+                file.seek(min(offset, os.fstat(file.fileno()).st_size))
                 return file.read(n_bytes)
         with self._small.begin(self._objects, buffers=True) as transaction:
             found = transaction.get(name)

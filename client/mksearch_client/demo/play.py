@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from mksearch_client.demo.stage import Stage
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
 from mksearch_client.python_corpus import DEMO_QUERIES
+from mksearch_client.reading import read_paths
 from mksearch_client.result import SearchResult
 from mksearch_client.terminal import safe
 
@@ -51,7 +54,8 @@ def play(options: DemoOptions) -> bool:
     """Play all scenes; return whether every promise was kept.
 
     Raises:
-        InputError: no document, or no query for the reader's own documents.
+        InputError: no document, no query for the reader's own documents, or ``keep`` is no
+            empty folder.
         ParameterError: the number of servers is out of range.
     """
     if options.docs and not options.queries:
@@ -59,13 +63,16 @@ def play(options: DemoOptions) -> bool:
             "your own documents need your own queries", cure='add --query "some words"'
         )
     quorum = Quorum(options.n_servers, max(1, (options.n_servers - 1) // 2))
+    if options.docs:
+        # Here, so that a path that was misspelled is named before anything starts.
+        read_paths(list(options.docs))
     show = Show(as_json=options.as_json)
     with ExitStack() as stack:
-        folder = options.keep
-        if folder is None:
+        stack.enter_context(_ending_as_by_ctrl_c())
+        if options.keep is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mksearch-demo-")))
-        elif folder.exists() and any(folder.iterdir()):
-            raise InputError(f"{folder} is not empty", cure="name a new folder for --keep")
+        else:
+            folder = _new_folder(options.keep)
         documents = DemoDocuments(options.docs, folder / "corpus")
         show.say(documents.describe())
         servers = stack.enter_context(Stage(folder, quorum.n_servers))
@@ -78,6 +85,42 @@ def play(options: DemoOptions) -> bool:
             )
         )
         return _Demo(options, documents, servers, owner, show).play()
+
+
+def _new_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be used ({error.strerror})", cure="name a new folder for --keep"
+        ) from None
+    if not is_empty:
+        raise InputError(f"{folder} is not empty", cure="name a new folder for --keep")
+    return folder
+
+
+@contextmanager
+def _ending_as_by_ctrl_c() -> Iterator[None]:
+    """End the block by KeyboardInterrupt when the process is told to end or its terminal closes.
+
+    The servers have sessions of their own and would go on for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    changed = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in changed:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _few(quorum: Quorum) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ from mksearch_client.demo.plaintext import PlaintextHit
 from mksearch_client.publication import Progress as ProgressCallback
 from mksearch_client.reading import Skipped
 from mksearch_client.result import SearchResult
-from mksearch_client.terminal import safe
+from mksearch_client.terminal import print_json, safe
 
 __all__ = ["Show"]
 
@@ -87,4 +86,4 @@ class Show:
     def finish(self, summary: dict[str, Any]) -> None:
         """Print the JSON object, if that is what was asked for."""
         if self._as_json:
-            print(json.dumps({**summary, "scenes": self._scenes}, ensure_ascii=False))
+            print_json({**summary, "scenes": self._scenes})

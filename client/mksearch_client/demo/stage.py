@@ -137,8 +137,13 @@ class Stage:
         self._stop()
 
     def _stop(self) -> None:
-        for process in self.processes.values():
-            process.stop()
+        try:
+            for process in self.processes.values():
+                process.stop()
+        finally:
+            # Only a second Ctrl-C leaves any.
+            for process in self.processes.values():
+                process.kill()
 
     def tokens(self) -> dict[str, str]:
         """Return the claim token of each address."""
