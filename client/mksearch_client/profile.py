@@ -106,10 +106,20 @@ def _write(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+        _sync_folder(path.parent)
     except OSError:
         with suppress(OSError):
             os.unlink(partial)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _not_writable(folder: Path, error: OSError) -> ProfileError:

@@ -97,7 +97,12 @@ class Lookup:
         Raises:
             RecordRefused: the blob's key does not unwrap.
         """
-        wanted = keyed_hash_sha256(self._hash_key, external_id.encode())[:_KEY_BYTES]
+        try:
+            encoded = external_id.encode()
+        except UnicodeEncodeError:
+            # No published id has a lone surrogate.
+            return None
+        wanted = keyed_hash_sha256(self._hash_key, encoded)[:_KEY_BYTES]
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import lmdb
 import typer
 
 from mksearch import __version__
@@ -30,8 +29,6 @@ app = typer.Typer(
 
 #: Commands of the contract whose subject this release does not have yet.
 LATER = ("repair", "drain", "renew-certificate")
-
-_RESTORE = "restore data/ from another server of the collection"
 
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -162,9 +159,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=words, standalone_mode=False, prog_name="mksearch-server")
     except MksearchError as error:
         fields, exit_code = error.to_fields(), error.exit_code
-    except lmdb.Error as error:
-        damaged = StorageError(f"the store is damaged ({error})", cure=_RESTORE)
-        fields, exit_code = damaged.to_fields(), damaged.exit_code
     except _UsageError as error:
         message = error.format_message()
         if not message:

@@ -217,12 +217,15 @@ class SearchServer:
         """Start to store one object that a proposed manifest lists.
 
         Raises:
-            StorageError: not listed, or no room.
+            StorageError: not listed, stored already, or no room.
         """
         proposal = self._proposal(manifest_hash)
         size = proposal.listed.get(name)
         if size is None:
             raise StorageError(f"object {name.hex()[:16]} is in no manifest that the owner signed")
+        if self._store.has(name):
+            # Anybody may announce the active version again, and must not fill the disk with it.
+            raise StorageError(f"object {name.hex()[:16]} is stored here already")
         is_segment = name in proposal.segments
         return Upload(proposal, name, self._store.begin(name, size, is_segment=is_segment))
 

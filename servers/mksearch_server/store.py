@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import lmdb
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = ["ObjectStore", "ObjectWriter"]
 
 #: Address space that LMDB may map; the file grows as needed.
 _MAP_BYTES = 1 << 40
+_SIZE_NAME = "objects.size"
 #: Small objects held back before they are committed together.
 _PENDING_BYTES = 1 << 23
 #: An object announced larger than this is no small object.
@@ -76,7 +78,9 @@ class ObjectWriter:
             self._file.flush()
             verify(np.memmap(self._file.name, np.uint8, "r"))
             os.fsync(self._file.fileno())
-            os.replace(self._file.name, self._store.path(self._name))
+            path = self._store.path(self._name)
+            os.replace(self._file.name, path)
+            _sync_folder(path.parent)
         except OSError as error:
             raise _no_room(error, self._size) from None
 
@@ -87,10 +91,26 @@ class ObjectWriter:
             Path(self._file.name).unlink(missing_ok=True)
 
 
+def _sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _no_room(error: OSError, size: int) -> StorageError:
     return StorageError(
         f"an object of {size} bytes cannot be stored: {error.strerror}",
         cure="make room on the server's disk and publish again; what was stored stays",
+    )
+
+
+def _damaged(why: str) -> StorageError:
+    return StorageError(
+        f"the store is damaged ({why})",
+        cure="restore data/ from another server of the collection",
     )
 
 
@@ -119,6 +139,8 @@ class ObjectStore:
                 folder.chmod(0o700)
                 for leftover in self._segments.glob(".partial-*"):
                     leftover.unlink()
+            if (folder / "objects" / "data.mdb").exists():
+                self._require_size()
             self._small = lmdb.open(
                 str(folder / "objects"),
                 map_size=_MAP_BYTES,
@@ -142,6 +164,23 @@ class ObjectStore:
         self.flush()
         self._small.close()
 
+    def _require_size(self) -> None:
+        """Refuse a file of small objects that lost its end: LMDB would touch what is not there."""
+        try:
+            noted = int((self.folder / _SIZE_NAME).read_text())
+        except (OSError, ValueError):
+            return
+        size = (self.folder / "objects" / "data.mdb").stat().st_size
+        if size < noted:
+            raise _damaged(f"its small objects have {size} of {noted} bytes")
+
+    def _note_size(self) -> None:
+        """Remember the size of the file of small objects, which never shrinks."""
+        size = (self.folder / "objects" / "data.mdb").stat().st_size
+        partial = self.folder / f".{_SIZE_NAME}"
+        partial.write_text(str(size))
+        os.replace(partial, self.folder / _SIZE_NAME)
+
     # --- objects ---
 
     def path(self, name: bytes) -> Path:
@@ -158,8 +197,17 @@ class ObjectStore:
         """Return whether the object is stored whole."""
         if name in self._pending or self.path(name).exists():
             return True
-        with self._small.begin(self._objects) as transaction:
+        with self._reading(self._objects) as transaction:
             return transaction.get(name) is not None
+
+    @contextmanager
+    def _reading(self, database: Any) -> Iterator[Any]:
+        """Read from LMDB; what it cannot read is named."""
+        try:
+            with self._small.begin(database, buffers=True) as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise _damaged(f"{type(error).__name__}: {error}") from None
 
     def begin(self, name: bytes, size: int, *, is_segment: bool) -> ObjectWriter:
         """Start to store an object of ``size`` bytes.
@@ -220,6 +268,7 @@ class ObjectStore:
                 f"{len(self._pending)} objects cannot be stored: {error}",
                 cure="make room on the server's disk and publish again",
             ) from None
+        self._note_size()
         self._pending = {}
         self._n_pending_bytes = 0
 
@@ -252,7 +301,7 @@ class ObjectStore:
                 # Not every number is an offset that a file takes.
                 file.seek(min(offset, os.fstat(file.fileno()).st_size))
                 return file.read(n_bytes)
-        with self._small.begin(self._objects, buffers=True) as transaction:
+        with self._reading(self._objects) as transaction:
             found = transaction.get(name)
             if found is None:
                 raise StorageError(f"object {name.hex()[:16]} is not stored here")
@@ -279,11 +328,12 @@ class ObjectStore:
             with self._small.begin(self._state, write=True) as transaction:
                 transaction.put(name.encode(), data)
             self._small.sync(force=True)
+            self._note_size()
         except lmdb.Error as error:
             raise StorageError(f"the state {name} cannot be stored: {error}") from None
 
     def read_state(self, name: str) -> bytes | None:
         """Return a small piece of state, or None."""
-        with self._small.begin(self._state) as transaction:
+        with self._reading(self._state) as transaction:
             found = transaction.get(name.encode())
             return None if found is None else bytes(found)

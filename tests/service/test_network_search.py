@@ -153,6 +153,7 @@ def test_every_pair_of_servers_gives_identical_answers(
         fleet[killed].restart()
 
 
+@pytest.mark.slow
 def test_any_three_of_five_servers_answer_when_two_may_collude(tmp_path: Path) -> None:
     documents = SMALL.documents[:20]
     corpus = write_corpus(tmp_path / "corpus.jsonl", documents)
@@ -163,7 +164,7 @@ def test_any_three_of_five_servers_answer_when_two_may_collude(tmp_path: Path) -
         with Owner(profile) as owner:
             owner.publish([corpus])
         shown = []
-        for pair in list(combinations(range(1, 6), 2))[::3]:
+        for pair in list(combinations(range(1, 6), 2))[::4]:
             for server in pair:
                 fleet[server].kill()
             with Searcher(profile) as searcher:
@@ -174,17 +175,15 @@ def test_any_three_of_five_servers_answer_when_two_may_collude(tmp_path: Path) -
         assert all(one == shown[0] for one in shown)
 
 
-def test_a_list_of_ten_thousand_hits_arrives_whole(
-    fleet: Fleet, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+@pytest.mark.slow
+def test_a_list_of_ten_thousand_hits_arrives_whole(tmp_path: Path) -> None:
     # Every document is another one, so that none shares its record; all match.
     n_docs = K_MAX + 40
     documents = [Document(f"d{n:05}", "", f"reed w{n % 300} v{n // 300}") for n in range(n_docs)]
-    folder = tmp_path_factory.mktemp("many")
-    with serving(folder) as many:
-        profile = claim(many, folder / "profile")
+    with serving(tmp_path) as many:
+        profile = claim(many, tmp_path / "profile")
         with Owner(profile) as owner:
-            report = owner.publish([write_corpus(folder / "many.jsonl", documents)])
+            report = owner.publish([write_corpus(tmp_path / "many.jsonl", documents)])
             assert report.documents == n_docs
         with Searcher(profile, timeout_s=60) as searcher:
             result = searcher.search("reed", K_MAX)
