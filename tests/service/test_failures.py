@@ -426,7 +426,7 @@ def test_a_server_that_hangs_during_an_upload_does_not_stop_it_for_ever(
     server = collection.fleet[2]
     started = time.monotonic()
     with Owner(collection.profile, timeout_s=2.0) as owner:
-        owner._connections[2] = _When(owner._connections[2], call, server.suspend)  # type: ignore[assignment]
+        owner._fleet.connections[2] = _When(owner._fleet.connections[2], call, server.suspend)  # type: ignore[assignment]
         report = owner.publish([corpus], delete_missing=True)
     collection.documents = documents
     spent_s = time.monotonic() - started
