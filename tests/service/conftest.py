@@ -81,7 +81,8 @@ class Published:
 def shared_collection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     """Three servers and a published collection for the whole module."""
     folder = tmp_path_factory.mktemp("collection")
-    with serving(folder) as fleet:
+    # This engine loads nothing to compile, and servers start often here.
+    with serving(folder, engine="numpy") as fleet:
         published = Published(fleet, claim(fleet, folder / "profile"), folder, ())
         published.publish(SMALL.documents)
         yield published

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -315,12 +314,13 @@ def test_a_lying_server_does_not_keep_a_version_from_the_others(
 def test_the_threads_of_a_closed_searcher_end_beside_a_server_that_never_ends(
     collection: Published, tmp_path: Path
 ) -> None:
-    n_before = threading.active_count()
     with relaying(collection.fleet[1].address, _only("Score", relays.endless)) as relay:
         profile = collection.member(tmp_path / "member", {1: relay.address})
-        _search(profile, QUERIES[0])
-    last = time.monotonic() + 5
-    while threading.active_count() > n_before and time.monotonic() < last:
-        time.sleep(0.05)
+        with Searcher(profile, timeout_s=30.0) as searcher:
+            collection.require_right(searcher.search(QUERIES[0], K))
+            threads = list(searcher._pool._threads)
+        for thread in threads:
+            thread.join(5)
 
-    assert threading.active_count() <= n_before
+    assert threads
+    assert not any(thread.is_alive() for thread in threads)

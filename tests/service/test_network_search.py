@@ -159,7 +159,7 @@ def test_any_three_of_five_servers_answer_when_two_may_collude(tmp_path: Path) -
     corpus = write_corpus(tmp_path / "corpus.jsonl", documents)
     engine = PlaintextEngine(documents, make_analyzer("english-1"))
     query = SMALL.queries[0].text
-    with serving(tmp_path, 5) as fleet:
+    with serving(tmp_path, 5, engine="numpy") as fleet:
         profile = claim(fleet, tmp_path / "profile", Quorum(5, 2))
         with Owner(profile) as owner:
             owner.publish([corpus])

@@ -437,7 +437,7 @@ def upload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proposed]:
     folder = tmp_path_factory.mktemp("upload")
     keys = OwnerKeys.generate(SystemRandom())
     publication = _prepare(keys, folder / "publication", SMALL.documents[:10])
-    with serving(folder, 1) as fleet:
+    with serving(folder, 1, engine="numpy") as fleet:
         connection = GrpcConnection(1, fleet[1].address, None, SystemRandom())
         connection.claim(fleet[1].token, keys.signing.public, keys.collection)
         connection.propose(publication.signed.encode())
@@ -599,7 +599,7 @@ def test_a_server_of_nobody_answers_who_it_is_and_refuses_everything_else(
     tmp_path: Path, collection: Published
 ) -> None:
     good = _good_requests(collection)
-    with serving(tmp_path, 1) as fleet, Caller(fleet[1]) as caller:
+    with serving(tmp_path, 1, engine="numpy") as fleet, Caller(fleet[1]) as caller:
         for method, messages in good.items():
             answered = caller(method, messages)
             _require_named(answered)
@@ -697,7 +697,7 @@ def test_objects_of_many_messages_go_up_and_come_back_whole(tmp_path: Path) -> N
     documents = [Document("large", "", text), Document("small", "", "reed and rush")]
     keys = OwnerKeys.generate(SystemRandom())
     publication = _prepare(keys, tmp_path / "publication", documents)
-    with serving(tmp_path, 1) as fleet:
+    with serving(tmp_path, 1, engine="numpy") as fleet:
         connection = GrpcConnection(1, fleet[1].address, None, SystemRandom(), timeout_s=60)
         connection.claim(fleet[1].token, keys.signing.public, keys.collection)
         manifest_hash = connection.propose(publication.signed.encode())
