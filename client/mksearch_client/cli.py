@@ -38,6 +38,8 @@ OWNER_LATER = (
 
 _TIMEOUT_S_MAX = 86_400
 
+#: Exit code of a command that Ctrl-C ended, as shells have it.
+_INTERRUPTED = 130
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Json = Annotated[bool, typer.Option("--json", help="One object on standard output.")]
@@ -167,7 +169,7 @@ def card(
     passphrase_file: _PassphraseFile = None,
     as_json: _Json = False,
 ) -> None:
-    """Write what a user must have: collection, owner key, servers and their keys."""
+    """Write what a user will need (enrolling comes later): collection, owner key, servers, keys."""
     from mksearch_client.commands import owner_card
 
     owner_card(profile, passphrase_file, output, as_json=as_json)
@@ -310,6 +312,15 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
+def _interrupted(*, as_json: bool) -> int:
+    cure = "run it again; what the servers acknowledged is kept"
+    _report(
+        {"error": "interrupted", "message": "interrupted", "cure": cure, "server": None},
+        as_json=as_json,
+    )
+    return _INTERRUPTED
+
+
 def _run(words: list[str]) -> int:
     as_json = "--json" in words
     try:
@@ -325,8 +336,12 @@ def _run(words: list[str]) -> int:
             _report(fields, as_json=as_json)
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        print("mksearch: interrupted; what was done so far is kept", file=sys.stderr)
-        return 130
+        return _interrupted(as_json=as_json)
+    except SystemExit as end:
+        # What typer makes of Ctrl-C inside a command.
+        if end.code == _INTERRUPTED:
+            return _interrupted(as_json=as_json)
+        raise
     return code if isinstance(code, int) else 0
 
 

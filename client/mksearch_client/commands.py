@@ -274,9 +274,19 @@ def owner_renew(
     """Run ``mksearch owner renew``."""
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         manifest = owner.renew().manifest
+        _, servers = owner.status()
     if as_json:
-        print_json({"version": manifest.version, "expires_at": manifest.expires_at})
+        print_json(
+            {
+                "version": manifest.version,
+                "expires_at": manifest.expires_at,
+                "servers": [asdict(server) for server in servers],
+            }
+        )
     else:
+        for server in servers:
+            if server.status != "ok":
+                _note(f"server {server.id} did not take it: {server.reason}")
         until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
         _out(f"version {manifest.version} is good until {until}")
 

@@ -220,12 +220,17 @@ class Owner:
         if not wanted:
             reading.require_documents()
         active = self._fleet.newest_version()
-        active = self._finish_interrupted(active, report, dry_run=dry_run) or active
+        before = active
+        results: Mapping[int, MksearchError | None] = {}
+        finished = None if dry_run else self._finish_interrupted(active, report)
+        if finished is not None:
+            active, results = finished
         if active is not None:
             held = self._held(active, may_be_lost=delete_missing)
             same_kind = _kind(active) == (analyzer.name, scoring)
             if held == wanted and same_kind:
-                return self._report(reading, active, seconds, changed=False, results={})
+                changed = before is None or before.hash != active.hash
+                return self._report(reading, active, seconds, changed=changed, results=results)
             vanishing = sorted(set(held) - set(wanted))
             if vanishing and not delete_missing:
                 raise InputError(
@@ -261,11 +266,15 @@ class Owner:
         return self.profile.folder / "publication"
 
     def _finish_interrupted(
-        self, active: SignedManifest | None, report: Progress, *, dry_run: bool
-    ) -> SignedManifest | None:
-        """Send a publication that was prepared and not served yet; drop one that cannot be."""
+        self, active: SignedManifest | None, report: Progress
+    ) -> tuple[SignedManifest, dict[int, MksearchError | None]] | None:
+        """Send a publication that was prepared and is not on every server; drop one of no use.
+
+        Returns:
+            what every server holds now and what each did, or None without such a publication.
+        """
         folder = self._staging()
-        if dry_run or not (folder / "manifest").exists():
+        if not (folder / "manifest").exists():
             return None
         try:
             publication = Publication.load(folder, self.profile.keys.signing.public)
@@ -276,8 +285,7 @@ class Owner:
             # Damaged, or another process published meanwhile: these bytes will never be served.
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        self._fleet.distribute(publication, report)
-        return publication.signed
+        return publication.signed, self._fleet.distribute(publication, report)
 
     def _report(
         self,
@@ -395,7 +403,9 @@ class Owner:
 
     def _renew(self, report: Progress) -> SignedManifest:
         active = self._fleet.newest_version()
-        active = self._finish_interrupted(active, report, dry_run=False) or active
+        finished = self._finish_interrupted(active, report)
+        if finished is not None:
+            active, _ = finished
         if active is None:
             raise InputError("nothing was published", cure="run mksearch owner publish")
         now_s = int(self._clock())

@@ -37,6 +37,9 @@ from mksearch_client.rounds import SearchRounds
 
 __all__ = ["Cache", "Connection", "Searcher"]
 
+#: Unknown words that a warning lists.
+_WORDS_SHOWN = 20
+
 
 class Searcher:
     """Asks one collection as a member of one policy group.
@@ -319,9 +322,11 @@ def _question_warnings(view: GroupView, question: Question) -> list[str]:
     words = question.words
     if words.stop_words:
         listed = ", ".join(dict.fromkeys(words.stop_words))
-        warnings.append(f"too common to be searched ({view.analyzer.name}): {listed}")
+        warnings.append(f"left out as stop words, too common ({view.analyzer.name}): {listed}")
     if question.unknown:
-        warnings.append(f"in no document: {', '.join(question.unknown)}")
+        listed = ", ".join(question.unknown[:_WORDS_SHOWN])
+        more = len(question.unknown) - _WORDS_SHOWN
+        warnings.append(f"in no document: {listed}" + (f" and {more} more" if more > 0 else ""))
     if not words.n_words:
         warnings.append("the query holds no letter or digit to search for")
     return warnings
@@ -337,7 +342,7 @@ def _learned(quorum: Quorum, n_vectors: int, n_slots: int) -> tuple[str, ...]:
         "they recognise queries that read the same records"
     )
     columns = (
-        f"{t + 1} or more colluding servers: also the query's column numbers and weights; never a "
-        "cell, a title or a document"
+        f"{t + 1} or more colluding servers: also the query's column numbers and weights, which "
+        "often give its words away; never a cell, a title or a document"
     )
     return words, records, columns

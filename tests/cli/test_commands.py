@@ -454,7 +454,7 @@ def test_renewing_signs_the_same_documents_as_the_next_version(collection: Colle
     done = collection("owner", "renew", "--json").json
     after = collection("owner", "status", "--json").json
 
-    assert set(done) == {"version", "expires_at"}
+    assert set(done) == {"version", "expires_at", "servers"}
     assert done["version"] == before["version"] + 1 == after["version"]
     assert done["expires_at"] == after["expires_at"] >= before["expires_at"]
     assert after["documents"] == N_DOCS
