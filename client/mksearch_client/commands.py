@@ -18,7 +18,7 @@ from rich.text import Text
 
 from mksearch.errors import InputError, ParameterError
 from mksearch_client.member import Searcher
-from mksearch_client.owner import Owner
+from mksearch_client.owner import UNREACHABLE, Owner
 from mksearch_client.profile import Profile, default_profile, open_profile, read_passphrase
 from mksearch_client.publication import Progress as ProgressCallback
 from mksearch_client.result import SearchResult
@@ -252,7 +252,7 @@ def owner_card(
 def owner_verify(
     folder: Path | None, passphrase_file: Path | None, *, timeout_s: float, as_json: bool
 ) -> None:
-    """Run ``mksearch owner verify``; ends with 3 when a server holds other bytes."""
+    """Run ``mksearch owner verify``: code 3 when a server holds other bytes, 1 for silence."""
     console = Console(file=sys.stderr)
     profile = _open_profile(folder, passphrase_file)
     with Owner(profile, timeout_s=timeout_s) as owner, progress_bar(console) as progress:
@@ -265,7 +265,8 @@ def owner_verify(
         for server, result in found.items():
             _out(f"server {server}: {result}")
     if not good:
-        raise typer.Exit(3)
+        silent = all(result == "ok" or result.startswith(UNREACHABLE) for result in found.values())
+        raise typer.Exit(1 if silent else 3)
 
 
 def owner_renew(

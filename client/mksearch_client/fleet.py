@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -24,6 +25,9 @@ from mksearch_client.readback import read_whole
 __all__ = ["Fleet"]
 
 _T = TypeVar("_T")
+#: Seconds that a publisher waits for another one that a server tells of.
+RIVAL_S = 5.0
+_RIVAL_POLL_S = 0.1
 #: What a server says to a version that came after another one.
 _UNDER_WAY, _STALE = "publication-under-way", "manifest-stale"
 
@@ -134,10 +138,10 @@ class Fleet:
                 report(f"sending to server {to}", (at + share) / len(self.connections))
 
             try:
-                stage(publication, connection, sending)
+                _stage(publication, connection, sending)
                 results[server] = None
             except MksearchError as error:
-                _require_not_late(error)
+                _require_first(publication.signed, connection, error)
                 results[server] = error
         staged = [server for server, error in results.items() if error is None]
         self._require_enough(staged, results, need)
@@ -174,12 +178,39 @@ def _require_version(version: int, signed: SignedManifest) -> None:
         raise FormatError(f"it activated version {version}, not {signed.manifest.version}")
 
 
-def _require_not_late(error: MksearchError) -> None:
-    """Raise if ``error`` says that another publisher was faster: that one gets all servers."""
-    if isinstance(error, ServerRefused) and error.detail_code in (_UNDER_WAY, _STALE):
+def _stage(publication: Publication, connection: GrpcConnection, sending: Progress) -> None:
+    """Bring a version to one server; give another publisher a moment to end there."""
+    last_s = time.monotonic() + RIVAL_S
+    while True:
+        try:
+            stage(publication, connection, sending)
+            return
+        except ServerRefused as error:
+            if error.detail_code != _UNDER_WAY or time.monotonic() > last_s:
+                raise
+        time.sleep(_RIVAL_POLL_S)
+
+
+def _require_first(
+    signed: SignedManifest, connection: GrpcConnection, error: MksearchError
+) -> None:
+    """Raise if ``error`` of a server proves that another publisher was faster.
+
+    That one gets all servers.  The proof is the version that the server serves: a word of its own
+    would let a single server keep the owner from publishing.
+    """
+    if not isinstance(error, ServerRefused) or error.detail_code != _STALE:
+        return
+    try:
+        rival = SignedManifest.decode(
+            connection.manifest(), signed.manifest.owner_key, signed.manifest.collection
+        )
+    except MksearchError:
+        return
+    if rival.manifest.version >= signed.manifest.version and rival.hash != signed.hash:
         raise ServerRefused(
-            f"another publisher was faster: {error.message}",
-            detail_code=error.detail_code,
-            cure=error.cure if error.detail_code == _UNDER_WAY else "publish again",
+            f"another publisher was faster: version {rival.manifest.version} is served",
+            detail_code=_STALE,
+            cure="publish again, on top of that version",
             server=error.server,
         ) from None

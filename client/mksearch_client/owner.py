@@ -17,6 +17,7 @@ from mksearch.errors import (
     MksearchError,
     NotEnoughAnswers,
     ParameterError,
+    ServerUnreachable,
     VerificationError,
 )
 from mksearch.index.catalogue import CatalogueEntry, decode_catalogue
@@ -37,6 +38,8 @@ from mksearch_client.reading import Reading, read_paths
 __all__ = ["Owner", "PublishReport", "ServerStatus"]
 
 _CARD_FORMAT = 1
+#: How the verdict on a server starts that did not answer.
+UNREACHABLE = "unreachable"
 
 
 class Owner:
@@ -371,7 +374,7 @@ class Owner:
         """Read back every byte of the newest version from every server.
 
         Returns:
-            for each server "ok", or what is wrong with it.
+            for each server "ok", "unreachable: .." when it says nothing, or what is wrong with it.
 
         Raises:
             InputError: nothing was published.
@@ -385,6 +388,8 @@ class Owner:
             report(f"verifying server {server}", number / len(self._fleet.connections))
             try:
                 found[server] = verify_server(connection, signed)
+            except ServerUnreachable as error:
+                found[server] = f"{UNREACHABLE}: {error}"
             except MksearchError as error:
                 found[server] = str(error)
         return found

@@ -7,19 +7,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from mksearch.errors import AnswerRefused, MksearchError, NotEnoughAnswers
 from mksearch.wire.v1 import owner_pb2
+from mksearch.wire.v1.error_pb2 import ErrorDetail
+from mksearch_client import fleet
 from mksearch_client.documents import Document
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
 from mksearch_client.profile import Profile, ServerEntry
 from mksearch_client.result import SearchResult
+from mksearch_server.status import DETAIL_KEY
 from tests.service.conftest import QUERIES, SMALL, K, Published
 from tests.support import relays
 from tests.support.processes import write_corpus
-from tests.support.relays import SpoilBytes, relaying, relaying_bytes
+from tests.support.relays import Refusal, SpoilBytes, relaying, relaying_bytes
 
 CALLS = ("GetManifest", "Score", "GetRecords", "ReadObject")
 LIES = {
@@ -141,10 +145,13 @@ def test_random_changes_of_any_message_never_show_a_wrong_hit(
 def test_with_two_spoiled_servers_no_hit_is_shown(
     collection: Published, tmp_path: Path, lie: str
 ) -> None:
-    fleet = collection.fleet
+    servers = collection.fleet
     for call in ("GetManifest", "Score"):
         spoil = _only(call, LIES[lie])
-        with relaying(fleet[1].address, spoil) as one, relaying(fleet[3].address, spoil) as three:
+        with (
+            relaying(servers[1].address, spoil) as one,
+            relaying(servers[3].address, spoil) as three,
+        ):
             profile = collection.member(tmp_path / call, {1: one.address, 3: three.address})
             with pytest.raises((AnswerRefused, NotEnoughAnswers)) as caught:
                 _search(profile, QUERIES[0])
@@ -154,9 +161,9 @@ def test_with_two_spoiled_servers_no_hit_is_shown(
 
 
 def test_records_need_one_honest_server_only(collection: Published, tmp_path: Path) -> None:
-    fleet = collection.fleet
+    servers = collection.fleet
     spoil = _only("GetRecords", relays.flip)
-    with relaying(fleet[1].address, spoil) as one, relaying(fleet[2].address, spoil) as two:
+    with relaying(servers[1].address, spoil) as one, relaying(servers[2].address, spoil) as two:
         profile = collection.member(tmp_path / "member", {1: one.address, 2: two.address})
         result = _search(profile, QUERIES[0])
 
@@ -241,12 +248,12 @@ def test_damaged_bytes_on_the_way_never_show_a_wrong_hit(
 
 
 def test_with_two_damaged_lines_no_hit_is_shown(collection: Published, tmp_path: Path) -> None:
-    fleet = collection.fleet
+    servers = collection.fleet
     for seed in range(3):
         spoil = _flip(random.Random(seed))
         with (
-            relaying_bytes(fleet[1].address, spoil) as one,
-            relaying_bytes(fleet[2].address, spoil) as two,
+            relaying_bytes(servers[1].address, spoil) as one,
+            relaying_bytes(servers[2].address, spoil) as two,
         ):
             profile = collection.member(tmp_path / f"{seed}", {1: one.address, 2: two.address})
             with pytest.raises(MksearchError):
@@ -274,6 +281,32 @@ def _other_hash(messages: Iterator[bytes]) -> Iterator[bytes]:
 def _other_version(messages: Iterator[bytes]) -> Iterator[bytes]:
     list(messages)
     yield owner_pb2.ActivateResponse(version=9999).SerializeToString()
+
+
+@pytest.mark.parametrize("code", ["publication-under-way", "manifest-stale", "storage", ""])
+def test_a_server_that_invents_reasons_does_not_keep_the_owner_from_publishing(
+    collection: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(fleet, "RIVAL_S", 0.3)
+    documents = [Document(f"{n}", "", f"watering {code} {n}") for n in range(12)]
+    corpus = write_corpus(tmp_path / "corpus.jsonl", documents)
+    before = max(collection.versions())
+    trailer = ((DETAIL_KEY, ErrorDetail(code=code, message="no", cure="no").SerializeToString()),)
+
+    def refuse(_messages: Iterator[bytes]) -> Iterator[bytes]:
+        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, "no", trailer)
+        yield b""
+
+    with relaying(collection.fleet[1].address, _only("Propose", refuse)) as relay:
+        profile = Profile.open(collection.profile.folder)
+        profile.servers[1] = ServerEntry(1, relay.address, profile.servers[1].key)
+        with Owner(profile, timeout_s=3.0) as owner:
+            report = owner.publish([corpus], delete_missing=True)
+
+    collection.documents = tuple(documents)
+    assert report.version == before + 1
+    assert [server["status"] for server in report.servers] == ["refused", "ok", "ok"]
+    assert collection.versions() == [before, before + 1, before + 1]
 
 
 @pytest.mark.parametrize(

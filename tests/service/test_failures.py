@@ -561,7 +561,7 @@ def _publish_at_once(
     return [result for result in results if result is not None]
 
 
-@pytest.mark.parametrize("attempt", range(2))
+@pytest.mark.parametrize("attempt", range(3))
 def test_of_two_publishers_at_once_exactly_one_wins(
     collection: Published, tmp_path: Path, attempt: int
 ) -> None:
@@ -579,7 +579,7 @@ def test_of_two_publishers_at_once_exactly_one_wins(
     assert len(won) == 1, results
     lost = results[1 - won[0]]
     assert isinstance(lost, MksearchError)
-    assert "publish" in lost.message or "version" in lost.message
+    assert "another publisher was faster" in lost.message
     assert collection.versions() == [before + 1] * 3
     collection.documents = contents[won[0]]
     with Searcher(profiles[1 - won[0]]) as searcher:

@@ -13,7 +13,15 @@ from typing import Any
 
 import grpc
 
-__all__ = ["ByteRelay", "MessageRelay", "Spoil", "SpoilBytes", "relaying", "relaying_bytes"]
+__all__ = [
+    "ByteRelay",
+    "MessageRelay",
+    "Refusal",
+    "Spoil",
+    "SpoilBytes",
+    "relaying",
+    "relaying_bytes",
+]
 
 _BIG = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -23,6 +31,18 @@ Spoil = Callable[[str, Iterator[bytes]], Iterable[bytes]]
 #: Given what the server sent on a connection so far (bytes) and the next piece, gives the pieces
 #: that the client gets; None ends the connection.
 SpoilBytes = Callable[[int, bytes], "list[bytes] | None"]
+
+
+class Refusal(Exception):
+    """Raised by a ``Spoil`` to end a call with a status, a text and trailers of its own."""
+
+    def __init__(
+        self, code: grpc.StatusCode, text: str, trailers: tuple[tuple[str, bytes], ...] = ()
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.trailers = trailers
 
 
 class MessageRelay(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -52,6 +72,9 @@ class MessageRelay(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             call: Any = self._channel.stream_stream(method, None, None)(requests, timeout=60)
             try:
                 yield from self.spoil(name, call)
+            except Refusal as refusal:
+                context.set_trailing_metadata(refusal.trailers)
+                context.abort(refusal.code, refusal.text)
             except grpc.RpcError as error:
                 context.set_trailing_metadata(error.trailing_metadata() or ())
                 context.abort(error.code(), error.details())
