@@ -16,6 +16,7 @@ from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
     InputError,
     ManifestRefused,
+    NotEnoughAnswers,
     VerificationError,
 )
 from mksearch.index.catalogue import Lookup
@@ -229,8 +230,22 @@ class Searcher:
             NotEnoughAnswers: fewer than t + 1 servers answered.
             VerificationError: manifest, dictionary or records are not right.
         """
-        started = time.perf_counter()
         Ranking([], k, offset=offset, max_records=max_records)
+        try:
+            return self._search_once(query, k, offset, max_records)
+        except NotEnoughAnswers:
+            # A version that was activated meanwhile makes servers refuse the one before.
+            asked = self._seen
+            self.refresh()
+            if asked is None or self._seen is None or self._seen.hash == asked.hash:
+                raise
+        return self._search_once(query, k, offset, max_records)
+
+    def _search_once(
+        self, query: str, k: int, offset: int, max_records: int | None
+    ) -> SearchResult:
+        """Ask the version that is newest now."""
+        started = time.perf_counter()
         servers = self._start()
         run = SearchRounds(servers, self._random)
         view = run.timed("manifest", lambda: self._open(servers))

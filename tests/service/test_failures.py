@@ -823,3 +823,26 @@ def test_a_search_does_not_go_through_a_proxy_of_the_environment(collection: Pub
 
     assert (done.code, done.err) == (0, "")
     assert int(done.out) > 0
+
+
+def test_a_search_that_meets_the_activation_of_a_version_is_asked_again(
+    collection: Published, tmp_path: Path
+) -> None:
+    """The manifests come from the version before, the scores are asked of the version after."""
+    with Searcher(collection.member(tmp_path / "member")) as searcher:
+        old = searcher.search(QUERIES[0], K)
+        open_view = searcher._open
+        renewed: list[int] = []
+
+        def open_then_renew(servers: Any) -> Any:
+            view = open_view(servers)
+            if not renewed:
+                with Owner(collection.profile) as owner:
+                    renewed.append(owner.renew().manifest.version)
+            return view
+
+        searcher._open = open_then_renew  # type: ignore[method-assign]
+        new = searcher.search(QUERIES[0], K)
+
+    assert new.hits == old.hits
+    assert [new.version] == renewed == [old.version + 1]
