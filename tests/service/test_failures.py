@@ -846,3 +846,29 @@ def test_a_search_that_meets_the_activation_of_a_version_is_asked_again(
 
     assert new.hits == old.hits
     assert [new.version] == renewed == [old.version + 1]
+
+
+def test_a_publish_that_finishes_an_interrupted_one_says_what_it_did(
+    collection: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = collection.publish(OTHER).version
+    documents = [*OTHER, Document("late", "Late", "a document that came late")]
+    corpus = write_corpus(collection.folder / "late.jsonl", documents)
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with Owner(collection.profile) as owner:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner._fleet, "distribute", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                owner.publish([corpus], delete_missing=True)
+        finished = owner.publish([corpus], delete_missing=True)
+        again = owner.publish([corpus], delete_missing=True)
+    collection.documents = tuple(documents)
+
+    assert finished.changed
+    assert finished.version == before + 1
+    assert [server["status"] for server in finished.servers] == ["ok"] * 3
+    assert not again.changed
+    assert again.version == finished.version
