@@ -16,17 +16,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from datasets.loaders import data_root
+from mksearch.crypto.randomness import SystemRandom
+from mksearch.index.segment import SegmentReader
+from mksearch.messages import ScoreRequest
+from mksearch.query.answer import Attempt
+from mksearch.query.trapdoor import make_trapdoor, parse_question
+from mksearch.scoring.cpu import CpuEngine
 from mksearch_client.demo.stage import Stage
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
 from mksearch_client.reading import Document, read_paths
 
+_T = TypeVar("_T")
 N_DOCS = 20_000
 N_SEARCHES = 20
 QUERIES = ("kernel module firmware", "python bindings library", "command line progress bar")
@@ -70,6 +80,7 @@ def measure(folder: Path, n_docs: int) -> dict[str, Any]:
             for query in QUERIES:
                 searcher.search(query)
             runs = [searcher.search(QUERIES[n % len(QUERIES)]) for n in range(N_SEARCHES)]
+            figures["parts_ms"] = parts_ms(searcher, folder)
         figures["warm_ms"] = {
             part: round(statistics.median(run.timings_ms.get(part, 0.0) for run in runs), 2)
             for part in PARTS
@@ -81,6 +92,52 @@ def measure(folder: Path, n_docs: int) -> dict[str, Any]:
         }
         figures["cold_s"] = round(cold_search_s(folder / "profile"), 2)
     return figures
+
+
+def _interpolate_and_unmask(attempt: Attempt) -> NDArray[np.uint16]:
+    return attempt._unmask(attempt._interpolate([1, 2], 0))
+
+
+def parts_ms(searcher: Searcher, folder: Path) -> dict[str, float]:
+    """Return the medians of what one answer costs, each part timed by itself.
+
+    ``shares``: polynomial and t + 1 shares; ``servers``: the product on the file of one server, in
+    this process; ``transfer``: what a call to one server takes beyond that (messages, signature,
+    waiting); ``unmask`` and ``check``: of every row, interpolation in the former.
+    """
+    view = searcher.refresh()
+    segment = view.segments[0]
+    stored = folder / "server-1" / "data" / "segments" / segment.id.hex()
+    cells = SegmentReader(np.memmap(stored, np.uint8, "r")).level(0)
+    trapdoor = make_trapdoor(view, parse_question(view, QUERIES[0]))
+    signed = searcher.seen
+    if signed is None:
+        raise AssertionError("a search has seen a version")
+    quorum, version = signed.manifest.quorum, signed.manifest.version
+    engine = CpuEngine()
+    times: dict[str, list[float]] = {}
+
+    def timed(part: str, work: Callable[..., _T], *arguments: object) -> _T:
+        started = time.perf_counter()
+        result = work(*arguments)
+        times.setdefault(part, []).append(1000 * (time.perf_counter() - started))
+        return result
+
+    def ask() -> tuple[Attempt, list[ScoreRequest]]:
+        attempt = Attempt(segment, trapdoor, quorum, SystemRandom(), version=version)
+        return attempt, [attempt.request(server) for server in (1, 2)]
+
+    for _ in range(N_SEARCHES):
+        attempt, requests = timed("shares", ask)
+        timed("servers", engine.score, cells, segment.geometry(0), requests[0].shares)
+        for server, request in enumerate(requests, 1):
+            answer = timed("call", searcher._connections[server].score, request)
+            attempt.add(server, answer)
+        sums = timed("unmask", _interpolate_and_unmask, attempt)
+        timed("check", attempt._failing_blocks, sums)
+    medians = {part: statistics.median(spent) for part, spent in times.items()}
+    medians["transfer"] = max(0.0, medians.pop("call") - medians["servers"])
+    return {part: round(spent, 2) for part, spent in medians.items()}
 
 
 def cold_search_s(profile: Path) -> float:
