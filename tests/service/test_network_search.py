@@ -201,7 +201,8 @@ def test_a_list_of_ten_thousand_hits_arrives_whole(tmp_path: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("cranfield", "tfidf"), ("cisi", "bm25")])
+@pytest.mark.parametrize("name", ["cranfield", "cisi"])
+@pytest.mark.parametrize("kind", ["tfidf", "bm25"])
 def test_a_judged_collection_ranks_over_the_network_as_the_plaintext_engine_does(
     name: str, kind: Kind, tmp_path: Path
 ) -> None:
