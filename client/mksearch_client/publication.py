@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -18,11 +19,13 @@ from mksearch.index.manifest import (
     ObjectRef,
     SignedManifest,
 )
+from mksearch_client.blob_pack import BlobPack, drop_pack
 
 __all__ = [
     "Progress",
     "Publication",
     "UploadTarget",
+    "drop_objects",
     "object_path",
     "stage",
     "upload",
@@ -58,17 +61,26 @@ class UploadTarget(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Publication:
     """A version, encrypted and complete, in a folder.
 
     Attributes:
-        folder: holds ``manifest`` and ``objects/``.
+        folder: holds ``manifest``, ``objects/`` and the pack of blobs.
         signed: the signed manifest.
     """
 
     folder: Path
     signed: SignedManifest
+
+    @cached_property
+    def blobs(self) -> BlobPack:
+        """The pack of blobs, opened when it is wanted first.
+
+        Raises:
+            StorageError: it is damaged or cannot be read.
+        """
+        return BlobPack(self.folder)
 
     @classmethod
     def load(cls, folder: Path, owner_key: bytes) -> Publication:
@@ -112,6 +124,9 @@ class Publication:
         Raises:
             StorageError: it is not in the folder.
         """
+        if name in self.blobs:
+            yield from self.blobs.chunks(name, _CHUNK_BYTES)
+            return
         path = object_path(self.folder, name)
         try:
             with path.open("rb") as file:
@@ -119,6 +134,12 @@ class Publication:
                     yield chunk
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def drop_objects(folder: Path) -> None:
+    """Remove what an interrupted preparation left in ``folder``."""
+    shutil.rmtree(folder / "objects", ignore_errors=True)
+    drop_pack(folder)
 
 
 def object_path(folder: Path, name: bytes) -> Path:

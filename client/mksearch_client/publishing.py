@@ -6,10 +6,11 @@ way is sent again from the stored bytes; nothing is ever built twice under one s
 
 from __future__ import annotations
 
+import gc
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +38,13 @@ from mksearch.params import KEY_BYTES, MANIFEST_LIFE_S, SNIPPET_CHARS, TITLE_CHA
 from mksearch.text.analyzers import Analyzer
 from mksearch.text.vocabulary import Counts, count_corpus
 from mksearch.text.weights import Scoring
+from mksearch_client.blob_pack import BlobPackWriter
 from mksearch_client.keys import NO_POLICY, OwnerKeys
 from mksearch_client.publication import (
     MANIFEST_NAME,
     Progress,
     Publication,
+    drop_objects,
     object_path,
     write_manifest,
     write_object,
@@ -131,11 +134,12 @@ class Publisher:
                 cure="send that one first, or choose another folder",
             )
         try:
-            shutil.rmtree(folder / "objects", ignore_errors=True)
+            drop_objects(folder)
             (folder / "objects").mkdir(parents=True)
-            return self._prepare(documents, folder, now_s, previous, report)
+            with closing(BlobPackWriter(folder)) as blobs, _many_objects():
+                return self._prepare(documents, folder, blobs, now_s, previous, report)
         except OSError as error:
-            shutil.rmtree(folder / "objects", ignore_errors=True)
+            drop_objects(folder)
             raise StorageError(
                 f"{folder} cannot be written: {error.strerror}", cure="make room or choose another"
             ) from None
@@ -144,13 +148,15 @@ class Publisher:
         self,
         documents: Iterable[Document],
         folder: Path,
+        blobs: BlobPackWriter,
         now_s: int,
         previous: SignedManifest | None,
         report: Progress,
     ) -> Publication:
         report("reading", 0.0)
-        stored = _StoredDocuments(self._keys.collection, folder, self._random)
+        stored = _StoredDocuments(self._keys.collection, blobs, self._random)
         counts = count_corpus(self._analyzer, stored.keep(documents))
+        blobs.finish()
         if not stored.members:
             raise InputError(
                 "there is no document to publish",
@@ -247,12 +253,24 @@ class Publisher:
         return write_object(folder, sealed)
 
 
+@contextmanager
+def _many_objects() -> Iterator[None]:
+    """Have no garbage sought: millions of objects stay, and none of them form cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class _StoredDocuments:
     """Seals every document as it is read, and remembers what lookup and catalogue need."""
 
-    def __init__(self, collection: bytes, folder: Path, random: RandomSource) -> None:
+    def __init__(self, collection: bytes, blobs: BlobPackWriter, random: RandomSource) -> None:
         self._collection = collection
-        self._folder = folder
+        self._pack = blobs
         self._random = random
         self._ids: set[str] = set()
         self._keys: list[SecretKey] = []
@@ -271,7 +289,7 @@ class _StoredDocuments:
             content = StoredDocument(document.id, document.title, document.text).encode()
             key = SecretKey(self._random.bytes(KEY_BYTES))
             sealed = seal_stream(key, "blob", self._collection, content, self._random)
-            reference = write_object(self._folder, sealed)
+            reference = self._pack.add(sealed)
             self._keys.append(key)
             self._hashes.append(sha256(content))
             self.blobs.append((reference.id, reference.size))

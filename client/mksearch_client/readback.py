@@ -5,14 +5,15 @@ from __future__ import annotations
 from mksearch.crypto.kdf import sha256
 from mksearch.errors import (
     FormatError,
+    StorageError,
 )
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import SegmentRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentChecker
-from mksearch_client.connection import GrpcConnection
+from mksearch_client.connection import GrpcConnection, ServerInfo
 from mksearch_client.publication import Publication, object_path
 
-__all__ = ["read_whole", "require_whole", "verify_server"]
+__all__ = ["read_whole", "require_info", "require_whole", "verify_server"]
 
 _READ_BYTES = 1 << 24
 
@@ -35,13 +36,48 @@ def require_whole(publication: Publication) -> None:
             checker.finish()
         names = [reference.id for reference in manifest.objects()]
         for group in manifest.groups:
-            data = object_path(publication.folder, group.blobs.id).read_bytes()
+            data = b"".join(publication.chunks(group.blobs.id))
             names += [name for name, _ in BlobList.decode(data).blobs]
         for name in names:
-            if sha256(object_path(publication.folder, name).read_bytes()) != name:
+            if sha256(*publication.chunks(name)) != name:
                 raise FormatError(f"object {name.hex()[:16]} of a publication is damaged")
     except OSError as error:
         raise FormatError(f"a publication is not whole ({error.strerror})") from None
+    except StorageError as error:
+        raise FormatError(f"a publication is not whole ({error})") from None
+
+
+def require_info(
+    connection: GrpcConnection, owner_key: bytes, collection: bytes, version: int
+) -> ServerInfo:
+    """Return what a server says of itself, after proving what can be proved of it.
+
+    Args:
+        connection: to the server.
+        owner_key: pinned Ed25519 public key, 32 bytes.
+        collection: 16 bytes.
+        version: newest version known; a server that claims a newer one has to show its manifest.
+
+    Raises:
+        MksearchError: it does not answer, or cannot prove what it says.
+    """
+    info = connection.info()
+    if info.collection != collection:
+        raise FormatError(
+            f"it says that it serves collection {info.collection.hex() or 'of nobody'}, "
+            f"not {collection.hex()}",
+            server=connection.server,
+        )
+    if info.version > version:
+        shown = SignedManifest.decode(connection.manifest(), owner_key, collection)
+        # Versions only rise, and this one was shown after the other was claimed.
+        if shown.manifest.version < info.version:
+            raise FormatError(
+                f"it says that it serves version {info.version} and shows "
+                f"version {shown.manifest.version}",
+                server=connection.server,
+            )
+    return info
 
 
 def read_whole(connection: GrpcConnection, name: bytes, size: int) -> bytes:

@@ -21,7 +21,7 @@ from mksearch.index.columns import ColumnMap
 from mksearch.index.dictionary import SegmentFacts
 from mksearch.index.geometry import BlockShape, LevelGeometry, choose_geometry
 from mksearch.index.order import similarity_order
-from mksearch.index.record import Member, encode_record
+from mksearch.index.record import Member, encode_records
 from mksearch.index.rows import Postings, Rows, group_documents
 from mksearch.index.segment import SegmentHeader, SegmentLayout
 from mksearch.index.slots import SlotWriter
@@ -98,7 +98,8 @@ class SegmentBuilder:
         self.n_dedicated = tuple(min(level.dedicated, n_terms) for level in geometry)
         self._columns = ColumnMap(bundle.column_keys(), geometry, self.n_dedicated)
         self._terms = counts.vocabulary.terms
-        self._records = _encode_records(self.rows, members)
+        documents = ([members[at] for at in row.tolist()] for row in self.rows.members)
+        self._records = list(encode_records(self.rows.postings, documents))
         sizes = np.array([len(record) for record in self._records], np.int64)
         self._slots = SlotWriter(self._keys, collection, self.salt, sizes)
         self.layout = SegmentLayout(
@@ -201,19 +202,3 @@ def _place_rows(
     )
     quantised, step = impacts(weights)
     return rows.take(order), quantised[postings.places(order)], step
-
-
-def _encode_records(rows: Rows, members: Sequence[Member]) -> list[bytes]:
-    postings = rows.postings
-    bounds = postings.indptr.tolist()
-    term_ids, tfs = postings.term_ids.tolist(), postings.tfs.tolist()
-    lengths = postings.lengths.tolist()
-    return [
-        encode_record(
-            term_ids[bounds[row] : bounds[row + 1]],
-            tfs[bounds[row] : bounds[row + 1]],
-            lengths[row],
-            [members[document] for document in documents.tolist()],
-        )
-        for row, documents in enumerate(rows.members)
-    ]

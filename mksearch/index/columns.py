@@ -6,7 +6,6 @@ each table.  Both placements are keyed, and the same in all segments of a policy
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,15 +56,17 @@ class ColumnMap:
 
     def shared_columns(self, level: int, term: str) -> list[int]:
         """Return the column of ``term`` in each table: ``n_tables`` numbers, secret."""
+        return self._shared(level, [term])[0].tolist()
+
+    def _shared(self, level: int, terms: Sequence[str]) -> NDArray[np.int64]:
+        """Return the column of each term in each table: int64 (n_terms, n_tables), secret."""
         geometry = self.levels[level]
-        digest = keyed_hash_sha512(self._keys.shared, bytes((level,)) + term.encode())
-        words = struct.unpack_from(f">{geometry.n_tables}Q", digest)
-        start = geometry.dedicated
-        columns = []
-        for word in words:
-            columns.append(start + word % geometry.table)
-            start += geometry.table
-        return columns
+        key, head = self._keys.shared, bytes((level,))
+        digests = b"".join([keyed_hash_sha512(key, head + term.encode()) for term in terms])
+        words = np.frombuffer(digests, ">u8").reshape(len(terms), 8)[:, : geometry.n_tables]
+        within = (words % np.uint64(geometry.table)).astype(np.int64)
+        starts = geometry.dedicated + geometry.table * np.arange(geometry.n_tables)
+        return within + starts
 
     def columns_of(self, level: int, term_id: int, term: str) -> list[int]:
         """Return every column of one term at ``level``: one, or one a table; secret."""
@@ -82,6 +83,5 @@ class ColumnMap:
         columns = np.full((len(terms), n_tables), -1, np.int32)
         dedicated = self.dedicated_columns(level)[: len(terms)]
         columns[: len(dedicated), 0] = dedicated
-        for term_id in range(len(dedicated), len(terms)):
-            columns[term_id] = self.shared_columns(level, terms[term_id])
+        columns[len(dedicated) :] = self._shared(level, terms[len(dedicated) :])
         return columns

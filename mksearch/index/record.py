@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from mksearch.codec import ByteReader, encode_varint
 from mksearch.errors import FormatError
+from mksearch.index.rows import Postings
+from mksearch.kernels.building import POSTING_BYTES_MAX, encode_postings
 from mksearch.params import ID_BYTES_MAX
 
-__all__ = ["Member", "Record", "decode_record", "encode_record"]
+__all__ = ["Member", "Record", "decode_record", "encode_record", "encode_records"]
 
 _FORMAT = 1
+#: Encoded at once, so that working memory stays small.
+_POSTINGS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +56,56 @@ def _encode_text(text: str) -> bytes:
 def encode_record(
     term_ids: Sequence[int], tfs: Sequence[int], length: int, members: Sequence[Member]
 ) -> bytes:
-    """Encode one row.
+    """Encode one row; see `encode_records`."""
+    postings = Postings(
+        np.array([0, len(term_ids)], np.int64),
+        np.array(term_ids, np.int32),
+        np.array(tfs, np.int32),
+        np.array([length], np.int64),
+    )
+    return next(encode_records(postings, [members]))
+
+
+def encode_records(postings: Postings, members: Iterable[Sequence[Member]]) -> Iterator[bytes]:
+    """Encode rows, one after another.
 
     Args:
-        term_ids: ascending.
-        tfs: as many, at least 1.
-        length: tokens of the document.
-        members: documents of the row, in any order.
+        postings: term frequencies of each row.
+        members: documents of each row, in any order.
     """
-    out = bytearray((_FORMAT,))
-    out += encode_varint(length)
-    out += encode_varint(len(term_ids))
-    previous = -1
-    for term_id, tf in zip(term_ids, tfs, strict=True):
-        gap = 2 * (term_id - previous - 1) + (tf > 1)
-        previous = term_id
-        # Nearly all gaps are below 128: one byte without a call.
-        out += bytes((gap,)) if gap < 0x80 else encode_varint(gap)
-        if tf > 1:
-            out += encode_varint(tf - 2)
-    out += encode_varint(len(members))
-    for member in sorted(members, key=lambda m: m.id.encode()):
-        out += _encode_text(member.id) + _encode_text(member.title) + _encode_text(member.snippet)
-    return bytes(out)
+    lengths, counts = postings.lengths.tolist(), np.diff(postings.indptr).tolist()
+    rows = zip(_encoded_postings(postings), lengths, counts, members, strict=True)
+    for encoded, length, n_terms, documents in rows:
+        out = bytearray((_FORMAT,))
+        out += encode_varint(length) + encode_varint(n_terms)
+        out += encoded
+        out += encode_varint(len(documents))
+        if len(documents) > 1:
+            documents = sorted(documents, key=lambda m: m.id.encode())
+        for member in documents:
+            out += _encode_text(member.id)
+            out += _encode_text(member.title)
+            out += _encode_text(member.snippet)
+        yield bytes(out)
+
+
+def _encoded_postings(postings: Postings) -> Iterator[memoryview]:
+    """Yield the bytes of the terms of each row."""
+    indptr, n_rows, row = postings.indptr, len(postings), 0
+    while row < n_rows:
+        start = int(indptr[row])
+        stop_row = int(np.searchsorted(indptr, start + _POSTINGS_AT_ONCE, side="right")) - 1
+        stop_row = min(max(stop_row, row + 1), n_rows)
+        part = slice(start, int(indptr[stop_row]))
+        out = np.empty(POSTING_BYTES_MAX * (part.stop - start), np.uint8)
+        ends = np.empty(stop_row - row, np.int64)
+        bounds = indptr[row : stop_row + 1]
+        encode_postings(bounds, postings.term_ids[part], postings.tfs[part], out, ends)
+        data, at = out.data, 0
+        for end in ends.tolist():
+            yield data[at:end]
+            at = end
+        row = stop_row
 
 
 def decode_record(data: bytes) -> Record:

@@ -70,9 +70,11 @@ def group_documents(documents: Postings) -> Rows:
     first: list[int] = []
     members: list[list[int]] = []
     bounds = documents.indptr.tolist()
+    ids, tfs = (array.data.cast("B") for array in (documents.term_ids, documents.tfs))
     for document in range(len(documents)):
-        span = slice(bounds[document], bounds[document + 1])
-        key = sha256(documents.term_ids[span].tobytes(), b"|", documents.tfs[span].tobytes())
+        # Both arrays have four bytes an entry.
+        span = slice(4 * bounds[document], 4 * bounds[document + 1])
+        key = sha256(ids[span], tfs[span])
         row = row_of.setdefault(key, len(first))
         if row == len(first):
             first.append(document)

@@ -1,4 +1,4 @@
-"""Loops that build cells: scatter the largest impacts, sum check rows, add masks."""
+"""Loops that build a segment: scatter the largest impacts, sum check rows, add masks, pack rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["add_masks", "scatter_largest", "sum_check_rows"]
+__all__ = ["POSTING_BYTES_MAX", "add_masks", "encode_postings", "scatter_largest", "sum_check_rows"]
+
+#: Two varints of 32 bits.
+POSTING_BYTES_MAX = 10
 
 
 @nb.njit(cache=True, parallel=True)
@@ -101,3 +104,45 @@ def add_masks(cells: NDArray[np.uint16], masks: NDArray[np.uint16]) -> None:
                 for c in range(column_start, column_stop):
                     total = np.uint32(cells[r, c]) + np.uint32(masks[c, r])
                     cells[r, c] = total - 65521 if total >= 65521 else total
+
+
+@nb.njit(cache=True)
+def _write_varint(value: int, out: NDArray[np.uint8], at: int) -> int:
+    """Write shortest LEB128 at ``at``; return where it ends."""
+    while value > 0x7F:
+        out[at] = value & 0x7F | 0x80
+        value >>= 7
+        at += 1
+    out[at] = value
+    return at + 1
+
+
+@nb.njit(cache=True)
+def encode_postings(
+    indptr: NDArray[np.int64],
+    term_ids: NDArray[np.int32],
+    tfs: NDArray[np.int32],
+    out: NDArray[np.uint8],
+    ends: NDArray[np.int64],
+) -> None:
+    """Write the terms of some rows as their records hold them (docs/protocol.md, section 4.6).
+
+    Args:
+        indptr: int64 (n_rows + 1,), postings of each row.
+        term_ids: int32 (nnz,), ascending within a row.
+        tfs: int32 (nnz,), at least 1.
+        out: uint8 (POSTING_BYTES_MAX * nnz,); overwritten.
+        ends: int64 (n_rows,), overwritten: where the bytes of each row end.
+    """
+    at = 0
+    first = indptr[0]
+    for row in range(len(ends)):
+        previous = np.int64(-1)
+        for i in range(indptr[row] - first, indptr[row + 1] - first):
+            term = np.int64(term_ids[i])
+            tf = np.int64(tfs[i])
+            at = _write_varint(2 * (term - previous - 1) + (1 if tf > 1 else 0), out, at)
+            if tf > 1:
+                at = _write_varint(tf - 2, out, at)
+            previous = term
+        ends[row] = at

@@ -6,18 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.index.geometry import LevelGeometry
-from mksearch.kernels.products import (
-    QUERIES_AT_ONCE,
-    ROWS_AT_ONCE,
-    panel_products,
-    panel_products_of_eight,
-)
+from mksearch.kernels.blocks import QUERIES_AT_ONCE, ROWS_AT_ONCE, block_products
+from mksearch.kernels.products import panel_products
 from mksearch.scoring.shapes import require_shapes
 
 __all__ = ["CpuEngine"]
 
 #: From so many vectors on, a block of eight is faster than one after another (measured).
-_WORTH_A_BLOCK = 4
+_WORTH_A_BLOCK = 3
 
 
 class CpuEngine:
@@ -40,34 +36,33 @@ class CpuEngine:
         cells, vectors = np.ascontiguousarray(cells), np.array(vectors, order="C")
         out = np.empty((len(vectors), len(cells), geometry.n_tables), np.uint16)
         panels = geometry.dedicated, geometry.table
-        n_even = len(cells) // ROWS_AT_ONCE * ROWS_AT_ONCE
         done = 0
         while len(vectors) - done >= _WORTH_A_BLOCK:
-            eight = vectors[done : done + QUERIES_AT_ONCE]
-            stop = done + len(eight)
-            if len(eight) == QUERIES_AT_ONCE and n_even == len(cells):
-                panel_products_of_eight(cells, eight, *panels, out[done:stop])
-            else:
-                self._padded(cells, eight, panels, out[done:stop], n_even)
+            stop = min(done + QUERIES_AT_ONCE, len(vectors))
+            _score_block(cells, vectors[done:stop], panels, out[done:stop])
             done = stop
         if done < len(vectors):
             panel_products(cells, vectors[done:], *panels, out[done:])
         return out
 
-    @staticmethod
-    def _padded(
-        cells: NDArray[np.uint16],
-        vectors: NDArray[np.uint16],
-        panels: tuple[int, int],
-        out: NDArray[np.uint16],
-        n_even: int,
-    ) -> None:
-        """Score fewer than eight vectors, or an odd number of rows, by the block of eight."""
-        eight = np.zeros((QUERIES_AT_ONCE, vectors.shape[1]), np.uint16)
-        eight[: len(vectors)] = vectors
-        sums = np.empty((QUERIES_AT_ONCE, n_even, out.shape[2]), np.uint16)
-        panel_products_of_eight(cells[:n_even], eight, *panels, sums)
-        out[:, :n_even] = sums[: len(vectors)]
-        rest = np.empty((len(vectors), len(cells) - n_even, out.shape[2]), np.uint16)
-        panel_products(cells[n_even:], vectors, *panels, rest)
-        out[:, n_even:] = rest
+
+def _score_block(
+    cells: NDArray[np.uint16],
+    vectors: NDArray[np.uint16],
+    panels: tuple[int, int],
+    out: NDArray[np.uint16],
+) -> None:
+    """Score up to eight vectors; rows beyond a multiple of eight go one after another."""
+    n_whole = len(cells) // ROWS_AT_ONCE * ROWS_AT_ONCE
+    if n_whole < len(cells):
+        rest = np.empty((len(vectors), len(cells) - n_whole, out.shape[2]), np.uint16)
+        panel_products(cells[n_whole:], vectors, *panels, rest)
+        out[:, n_whole:] = rest
+    if len(vectors) == QUERIES_AT_ONCE and n_whole == len(cells):
+        block_products(cells, vectors, *panels, out)
+        return
+    eight = np.zeros((QUERIES_AT_ONCE, vectors.shape[1]), np.uint16)
+    eight[: len(vectors)] = vectors
+    sums = np.empty((QUERIES_AT_ONCE, n_whole, out.shape[2]), np.uint16)
+    block_products(cells[:n_whole], eight, *panels, sums)
+    out[:, :n_whole] = sums[: len(vectors)]

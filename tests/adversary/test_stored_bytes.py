@@ -831,7 +831,8 @@ def test_a_publication_damaged_on_the_owners_disk_is_refused_by_every_server(
 ) -> None:
     documents = [Document("a", "A", "one two three"), Document("b", "B", "two three four")]
     publication = publish(documents, tmp_path / "small", keys=stored.keys).publication
-    for number, path in enumerate(sorted((publication.folder / "objects").iterdir())):
+    files = [*(publication.folder / "objects").iterdir(), publication.folder / "blobs"]
+    for number, path in enumerate(sorted(files)):
         server = open_server(tmp_path / str(number), 1, stored.keys.signing.public)
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -249,7 +249,8 @@ def test_two_collections_share_no_bytes_but_what_is_public(twins: tuple[Watched,
     stored = []
     for watched in twins:
         folder = watched.publication.folder / "objects"
-        stored.append([path.read_bytes() for path in folder.iterdir()])
+        files = [*folder.iterdir(), watched.publication.folder / "blobs"]
+        stored.append([path.read_bytes() for path in files])
     windows = [
         {data[at : at + 16] for data in objects for at in range(4096, len(data) - 16, 16)}
         for objects in stored

@@ -761,7 +761,7 @@ def test_an_interrupted_publication_damaged_on_disk_does_not_stop_the_owner_for_
         with pytest.raises(_Killed):
             collection.publish(OTHER)
     folder = collection.profile.folder / "publication"
-    objects = sorted((folder / "objects").iterdir())
+    objects = [*sorted((folder / "objects").iterdir()), folder / "blobs"]
     if damage == "missing":
         objects[0].unlink()
     elif damage == "empty":

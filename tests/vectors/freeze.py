@@ -16,12 +16,14 @@ from unittest import mock
 from datasets.loaders import load_small
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import SeededRandom
+from mksearch.index.blob_list import BlobList
 from mksearch.index.builder import SegmentBuilder
 from mksearch.index.geometry import BlockShape, LevelGeometry
 from mksearch.params import Quorum
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.keys import OwnerKeys
+from mksearch_client.publication import Publication, write_object
 from mksearch_client.publishing import Publisher
 from mksearch_client.reading import Document
 
@@ -68,13 +70,23 @@ def freeze(folder: Path, documents: Iterable[Document]) -> FrozenIndex:
         scoring=Scoring("tfidf"),
     )
     with mock.patch("mksearch_client.publishing.SegmentBuilder", builder):
-        publisher.prepare(kept, folder, now_s=NOW_S)
+        _unpack(publisher.prepare(kept, folder, now_s=NOW_S))
     _write(folder / "test-keys.json", _keys(keys_seed))
     lines = [json.dumps({"_id": d.id, "title": d.title, "text": d.text}) for d in kept]
     (folder / "corpus.jsonl").write_bytes(("\n".join(lines) + "\n").encode("ascii"))
     index = FrozenIndex(folder)
     _write(folder / "expected.json", _expected(index))
     return index
+
+
+def _unpack(publication: Publication) -> None:
+    """Give each blob a file, as servers hand them out; the pack is no format that stays."""
+    for group in publication.signed.manifest.groups:
+        listed = b"".join(publication.chunks(group.blobs.id))
+        for name, _ in BlobList.decode(listed).blobs:
+            write_object(publication.folder, b"".join(publication.chunks(name)))
+    for name in ("blobs", "blobs.index"):
+        (publication.folder / name).unlink()
 
 
 def _write(path: Path, value: Json) -> None:
