@@ -56,7 +56,8 @@ class ColumnMap:
 
     def shared_columns(self, level: int, term: str) -> list[int]:
         """Return the column of ``term`` in each table: ``n_tables`` numbers, secret."""
-        return self._shared(level, [term])[0].tolist()
+        columns: list[int] = self._shared(level, [term])[0].tolist()
+        return columns
 
     def _shared(self, level: int, terms: Sequence[str]) -> NDArray[np.int64]:
         """Return the column of each term in each table: int64 (n_terms, n_tables), secret."""

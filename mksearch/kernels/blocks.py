@@ -53,9 +53,10 @@ class _Machine:
         has = {name[1:] for name in features.split(",") if name.startswith("+")}
         self._fused = ""
         self._multiply = ""
+        self.lanes, self.rows = 4, 2
         if not triple.startswith("x86_64"):
             # Plain arithmetic, for the compiler to make the best of.
-            self.lanes, self.rows = 4, 2
+            pass
         elif "avx512bw" in has:
             self.lanes, self.rows = 16, 8
             self._multiply = "llvm.x86.avx512.pmaddw.d.512"
@@ -64,8 +65,7 @@ class _Machine:
         elif "avx2" in has:
             self.lanes, self.rows = 8, 4
             self._multiply = "llvm.x86.avx2.pmadd.wd"
-        else:
-            self.lanes, self.rows = 4, 2
+        elif "sse2" in has:
             self._multiply = "llvm.x86.sse2.pmadd.wd"
         self.sums = ir.VectorType(_I32, self.lanes)
         self.words = ir.VectorType(_I16, 2 * self.lanes)
@@ -103,8 +103,7 @@ class _Machine:
         return cgutils.get_or_insert_function(self._builder.module, signature, name)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _multiply_chunk(
+def _emit_chunk(
     _typing: Any, cells: Any, n_pairs: Any, limbs: Any, sums: Any, ahead: Any, ahead_stride: Any
 ) -> Any:
     """Add the products of eight rows of a chunk with eight queries to 64-bit sums.
@@ -117,7 +116,8 @@ def _multiply_chunk(
         ahead: address of the cells that will be wanted next; only prefetched.
         ahead_stride: bytes from one row of them to another.
     """
-    del cells, n_pairs, limbs, sums, ahead, ahead_stride  # types, and these are all numbers
+    # Types, and all are numbers.
+    del cells, n_pairs, limbs, sums, ahead, ahead_stride
     signature = types.void(*[types.uintp] * 6)
 
     def generate(context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Any) -> Any:
@@ -129,6 +129,9 @@ def _multiply_chunk(
         return context.get_dummy_value()
 
     return signature, generate
+
+
+_multiply_chunk: Any = intrinsic(_emit_chunk)
 
 
 def _emit_loop(

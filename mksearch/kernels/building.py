@@ -107,7 +107,7 @@ def add_masks(cells: NDArray[np.uint16], masks: NDArray[np.uint16]) -> None:
 
 
 @nb.njit(cache=True)
-def _write_varint(value: int, out: NDArray[np.uint8], at: int) -> int:
+def _write_varint(value: np.int64, out: NDArray[np.uint8], at: int) -> int:
     """Write shortest LEB128 at ``at``; return where it ends."""
     while value > 0x7F:
         out[at] = value & 0x7F | 0x80

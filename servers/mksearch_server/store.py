@@ -7,6 +7,7 @@ are committed many at a time, because each commit waits for the disk.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -275,13 +276,19 @@ class ObjectStore:
     def map(self, name: bytes) -> NDArray[np.uint8]:
         """Return the bytes of a segment as a read-only mapped array: uint8 (size,).
 
+        They are read from the disk now where the system can: else the first search of each page
+        would wait for it.
+
         Raises:
             StorageError: there is no such segment.
         """
         try:
-            return np.memmap(self.path(name), np.uint8, "r")
+            with self.path(name).open("rb") as file:
+                flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+                mapped = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ)
         except (OSError, ValueError):
             raise StorageError(f"segment {name.hex()[:16]} is not stored here") from None
+        return np.frombuffer(mapped, np.uint8)
 
     def read(self, name: bytes, offset: int, n_bytes: int) -> bytes:
         """Return up to ``n_bytes`` bytes of an object from ``offset``.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -260,3 +264,41 @@ def test_an_engine_is_found_by_its_name_and_an_unknown_one_refused_with_the_choi
     with pytest.raises(ParameterError, match="abacus") as refused:
         make_engine("abacus")
     assert all(name in refused.value.cure for name in ENGINES)
+
+
+#: Instruction sets of older processors: the block of eight is another loop on each.
+FEATURES = {"avx2": "+sse2,+avx2", "sse2": "+sse2", "no vectors": ""}
+IN_ANOTHER_PROCESS = """
+import numpy as np
+from mksearch.index.geometry import LevelGeometry
+from mksearch.scoring.cpu import CpuEngine
+from mksearch.scoring.reference import NumpyEngine
+draw = np.random.default_rng(7)
+extremes = np.array([0, 1, 32760, 32761, 32767, 32768, 65519, 65520], np.uint16)
+for geometry in (LevelGeometry(64, 64, 1), LevelGeometry(576, 320, 3)):
+    uniform = lambda *shape: draw.integers(0, 65521, shape, np.uint16)
+    extreme = lambda *shape: draw.choice(extremes, shape)
+    for pick in (uniform, extreme):
+        cells, vectors = pick(27, geometry.width), pick(11, geometry.width)
+        assert (CpuEngine().score(cells, geometry, vectors)
+                == NumpyEngine().score(cells, geometry, vectors)).all()
+"""
+
+
+@pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
+def test_kernels_for_older_processors_give_the_same_bits(tmp_path: Path, features: str) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("these are instruction sets of x86-64")
+    compiled_for = {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": features,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS],
+        env={**os.environ, **compiled_for},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
