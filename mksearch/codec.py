@@ -150,8 +150,8 @@ def write_envelope(magic: bytes, version: int) -> bytes:
     return magic + version.to_bytes(4, "big")
 
 
-def read_envelope(data: bytes, magic: bytes, version: int, what: str) -> None:
-    """Prove that ``data`` starts as a file of this kind and format version.
+def read_envelope(data: bytes, magic: bytes, version: int | tuple[int, ...], what: str) -> int:
+    """Prove that ``data`` starts as a file of this kind and format version; return the version.
 
     Raises:
         FormatError: too short or another magic.
@@ -163,8 +163,11 @@ def read_envelope(data: bytes, magic: bytes, version: int, what: str) -> None:
             cure="it is damaged or not a file of this kind; fetch it again from another server",
         )
     found = int.from_bytes(data[MAGIC_BYTES:ENVELOPE_BYTES], "big")
-    if found != version:
+    readable = (version,) if isinstance(version, int) else version
+    if found not in readable:
         raise UnsupportedVersion(
-            f"{what} is of format version {found}, and this release reads {version}",
-            cure="upgrade mksearch" if found > version else "publish the collection again",
+            f"{what} is of format version {found}, and this release reads "
+            f"{' and '.join(map(str, readable))}",
+            cure="upgrade mksearch" if found > max(readable) else "publish the collection again",
         )
+    return found

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 __all__ = [
     "AnalyzerError",
     "AnswerRefused",
+    "CredentialRefused",
     "FormatError",
     "InputError",
     "ManifestExpired",
@@ -18,7 +19,10 @@ __all__ = [
     "ManifestStale",
     "MksearchError",
     "NotEnoughAnswers",
+    "NotQualified",
     "ParameterError",
+    "PartialKeyRefused",
+    "PolicyError",
     "ProfileError",
     "QueryError",
     "RecordRefused",
@@ -113,6 +117,37 @@ class ServerRefused(MksearchError):
         self.detail_code = detail_code
 
 
+class PolicyError(MksearchError):
+    """A policy or attribute is not of the language, or a key may not have these attributes.
+
+    Args:
+        message: one line that names the cause and the place.
+        position: character of the typed text where it was met, from 1, or None.
+        cure: what to type instead.
+    """
+
+    code = "bad-policy"
+    exit_code = 2
+
+    def __init__(self, message: str, *, position: int | None = None, cure: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.position = position
+
+
+class NotQualified(MksearchError):
+    """Not allowed: the attributes of a key do not satisfy the policy; nothing was opened."""
+
+    code = "not-qualified"
+    exit_code = 4
+
+
+class CredentialRefused(MksearchError):
+    """Not allowed: a credential is of another collection or user, has expired, or was revoked."""
+
+    code = "credential-refused"
+    exit_code = 4
+
+
 class ProfileError(MksearchError):
     """A profile is missing, damaged, of another role, or its passphrase is wrong."""
 
@@ -166,6 +201,12 @@ class RecordRefused(VerificationError):
     """A record or blob received from a server does not open."""
 
     code = "record-refused"
+
+
+class PartialKeyRefused(VerificationError):
+    """A server's part of an attribute key is not what was asked for; ``server`` sent it."""
+
+    code = "partial-key-refused"
 
 
 class AnswerRefused(VerificationError):

@@ -64,6 +64,27 @@ TITLE_CHARS: Final = 200
 #: Longest external id, bytes of UTF-8.
 ID_BYTES_MAX: Final = 1024
 
+# --- access -------------------------------------------------------------------
+#: Longest policy, bytes of UTF-8: it stands in every manifest, and parsing stays below a few ms.
+POLICY_BYTES_MAX: Final = 4096
+#: Parentheses within parentheses: far beyond what people read, far below Python's stack.
+POLICY_DEPTH_MAX: Final = 32
+#: Leaves of a policy with its comparisons written out: a header of 37 KB, a third of a second.
+POLICY_LEAVES_MAX: Final = 256
+#: Attributes of one key, as typed, and UTF-8 bytes of each name and value.
+ATTRIBUTES_MAX: Final = 64
+ATTRIBUTE_BYTES_MAX: Final = 256
+#: Width of the numbers that policies compare: a comparison costs at most this many rows, a number
+#: in a key this many points; 32 bits hold dates as days or seconds (until 2106).
+NUMBER_BITS: Final = 32
+#: Epochs and share generations are a u64 on disk, from 1.
+EPOCH_MAX: Final = (1 << 64) - 1
+#: Weakest group that is used without being told to, bits (NIST SP 800-57: 112 until 2030).
+GROUP_BITS_MIN: Final = 112
+#: Random weight of each equation when many are proved at once, bits: a wrong one passes with
+#: probability 2**-128.
+BATCH_WEIGHT_BITS: Final = 128
+
 # --- sizes --------------------------------------------------------------------
 SALT_BYTES: Final = 32
 KEY_BYTES: Final = 32

@@ -7,24 +7,27 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
+from mksearch.codec import ENVELOPE_BYTES
 from mksearch.crypto.evidence import NONCE_BYTES, AnswerVerifier
+from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
+from mksearch.crypto.signature import SIGNATURE_BYTES
 from mksearch.errors import (
     FormatError,
     MksearchError,
     ParameterError,
-    ServerRefused,
     ServerUnreachable,
 )
+from mksearch.index.manifest import Manifest
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import KEY_BYTES
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
-from mksearch.wire.v1.error_pb2 import ErrorDetail
+from mksearch_client.refusals import ServerBusy, refusal
 
 __all__ = ["GrpcConnection", "ServerInfo", "require_loopback"]
 
@@ -32,8 +35,6 @@ _T = TypeVar("_T")
 # What a server sends wrong is named by the errors raised here; without a handler gRPC would print
 # tracebacks of it.
 logging.getLogger("grpc").addHandler(logging.NullHandler())
-#: Trailer that carries an ErrorDetail.
-_DETAIL_KEY = "mksearch-error-bin"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _OPTIONS = (
     ("grpc.enable_retries", 0),
@@ -50,9 +51,13 @@ _OPTIONS = (
 )
 #: Share of the timeout after which a server that owes an answer is asked nothing more.
 _PATIENCE = 0.3
+#: A busy server is left alone for so long at least, seconds.
+_RETRY_S_MIN = 0.02
 #: Shortest time between pings, milliseconds: servers refuse more of them.
 _PING_MS_MIN = 2000
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+#: Looking for every object of a large collection takes a server seconds.
+_LIST_TIMEOUT_S = 120.0
 #: Uploading a segment takes as long as it takes; pings find out if the server is gone.
 _UPLOAD_TIMEOUT_S = 3600.0
 
@@ -70,6 +75,12 @@ def require_loopback(address: str) -> str:
             cure="this release has no TLS, so it dials 127.0.0.1 or [::1] only",
         )
     return address
+
+
+def _n_listed(manifest: Manifest) -> int:
+    """Return how many objects a manifest can list: 40 bytes of a blob list name a blob."""
+    n_blobs = sum(group.blobs.size // (KEY_BYTES + 8) for group in manifest.groups)
+    return len([*manifest.segments()]) + len([*manifest.objects()]) + n_blobs
 
 
 class ServerInfo:
@@ -119,8 +130,11 @@ class GrpcConnection:
         self._random = random
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._started_s: list[float] = []
         self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
+        self._server_key = server_key
+        self._n_listed: dict[bytes, int] = {}
         ping_ms = max(_PING_MS_MIN, int(1000 * timeout_s))
         names = ("keepalive_time_ms", "keepalive_timeout_ms", "http2.ping_timeout_ms")
         pings = tuple((f"grpc.{name}", ping_ms) for name in names)
@@ -131,6 +145,7 @@ class GrpcConnection:
 
     def close(self) -> None:
         """End the connection; running requests end with ServerUnreachable."""
+        self._closed.set()
         self._channel.close()
 
     @contextmanager
@@ -156,9 +171,22 @@ class GrpcConnection:
                 self._started_s.remove(now_s)
 
     def _ask(self, work: Callable[[], _T]) -> _T:
-        """Do what a user waits for; see ``_call``."""
-        with self._waiting():
-            return self._call(work)
+        """Do what a user waits for, again when a busy server wants that; see ``_call``."""
+        last_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                with self._waiting():
+                    return self._call(work)
+            except ServerBusy as error:
+                # Not all at the same moment, and not as often as a liar may like.
+                wait_s = max(_RETRY_S_MIN, error.retry_after_ms / 1000) * (1 + self._jitter())
+                if time.monotonic() + wait_s > last_s:
+                    raise
+                if self._closed.wait(wait_s):
+                    raise
+
+    def _jitter(self) -> float:
+        return self._random.bytes(1)[0] / 256
 
     def _call(self, work: Callable[[], _T]) -> _T:
         try:
@@ -190,25 +218,7 @@ class GrpcConnection:
                 cure="check that the server runs and that the address is right",
                 server=self.server,
             )
-        trailers: Any = error.trailing_metadata() or ()
-        for key, value in trailers:
-            if key == _DETAIL_KEY:
-                return self._refusal(value)
-        return ServerRefused(
-            f"{self.address}: {code.name.lower()}", detail_code="status", server=self.server
-        )
-
-    def _refusal(self, value: bytes) -> MksearchError:
-        try:
-            detail = ErrorDetail.FromString(value)
-        except Exception:  # noqa: BLE001 - protobuf raises more than one class
-            return FormatError(f"{self.address} sent a damaged error", server=self.server)
-        return ServerRefused(
-            detail.message or "no reason given",
-            detail_code=detail.code,
-            cure=detail.cure,
-            server=self.server,
-        )
+        return refusal(error, self.address, self.server)
 
     def _require_verifier(self) -> AnswerVerifier:
         if self._verifier is None:
@@ -311,6 +321,8 @@ class GrpcConnection:
             self._require_verifier().info(
                 nonce, answer.server_id, answer.version, answer.collection, answer.signature
             )
+            if (answer.server_id, answer.server_key) != (self.server, self._server_key):
+                raise FormatError(f"{self.address} says that it is another server than the pinned")
             return ServerInfo(answer)
 
         return self._ask(work)
@@ -333,20 +345,51 @@ class GrpcConnection:
         return answer.server_id, answer.server_key
 
     def propose(self, data: bytes) -> bytes:
-        """Announce a signed manifest; return its hash."""
+        """Announce a signed manifest; return its hash.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+            FormatError: the server takes it for another one.
+        """
         request = owner_pb2.ProposeRequest(manifest=data)
         answer = self._call(
             lambda: self._one(self._owner.Propose(request, timeout=self._timeout_s))
         )
+        body = data[ENVELOPE_BYTES + 4 : -SIGNATURE_BYTES]
+        if answer.manifest_hash != sha256(body):
+            raise FormatError(f"{self.address} took another manifest than was proposed")
+        self._n_listed[answer.manifest_hash] = _n_listed(Manifest.decode(body))
         return bytes(answer.manifest_hash)
 
     def missing(self, manifest_hash: bytes) -> list[bytes]:
-        """Return names of what the server still needs."""
+        """Return names of what the server still needs of a manifest that was proposed to it.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+            FormatError: no names, or more of them than the manifest can list.
+        """
         request = owner_pb2.ListMissingRequest(manifest_hash=manifest_hash)
+        n_listed = self._n_listed.get(manifest_hash, 0)
 
         def work() -> list[bytes]:
-            stream = self._owner.ListMissing(request, timeout=_UPLOAD_TIMEOUT_S)
-            return [bytes(name) for message in stream for name in message.names]
+            stream = self._owner.ListMissing(request, timeout=_LIST_TIMEOUT_S)
+            names: list[bytes] = []
+            n_messages = 0
+            try:
+                for message in stream:
+                    n_messages += 1
+                    names += message.names
+                    # Only the first message may be empty, when nothing is missing.
+                    if not n_messages <= max(1, len(names)) <= max(1, n_listed) or any(
+                        len(name) != KEY_BYTES for name in message.names
+                    ):
+                        raise FormatError(
+                            f"{self.address} misses what is no name, or more than the {n_listed} "
+                            "names that were proposed"
+                        )
+            finally:
+                stream.cancel()
+            return names
 
         return self._call(work)
 

@@ -8,6 +8,8 @@ from mksearch.crypto.bundle import KeyBundle, catalogue_key
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
+from mksearch.errors import ManifestRefused, MksearchError
+from mksearch.index.manifest import Group, Manifest
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES
 
 __all__ = ["NO_POLICY", "MemberKeys", "OwnerKeys"]
@@ -18,7 +20,7 @@ NO_POLICY = b""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemberKeys:
-    """What it takes to search and read one policy group, and to know its owner.
+    """What it takes to search and read one policy group, and to know its owner: a `KeyRing`.
 
     Attributes:
         collection: 16 bytes.
@@ -33,6 +35,28 @@ class MemberKeys:
     policy: bytes
     epoch: int
     bundle: KeyBundle
+
+    def require_manifest(self, _manifest: Manifest) -> None:
+        """Accept every authority: these keys came from the owner."""
+
+    def may_open(self, group: Group) -> bool:
+        """Tell whether it is the group of these keys."""
+        return (group.policy, group.epoch) == (self.policy, self.epoch)
+
+    def needs_bundle(self) -> bool:
+        """The keys are here."""
+        return False
+
+    def open(self, _manifest: Manifest, _group: Group, _sealed: bytes) -> KeyBundle:
+        """Return the keys held."""
+        return self.bundle
+
+    def refuse(self, manifest: Manifest) -> MksearchError:
+        """Name the version."""
+        return ManifestRefused(
+            f"version {manifest.version} has no group of this member's keys",
+            cure="enrol again for the current epoch",
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 from mksearch.crypto.randomness import SystemRandom
 from mksearch_client import searching
 from mksearch_client.connection import GrpcConnection
+from mksearch_client.keyring import OwnerRing
 from mksearch_client.profile import Profile, open_profile
 
 __all__ = ["Searcher", "connect"]
@@ -70,7 +71,7 @@ class Searcher(searching.Searcher):
 
         super().__init__(
             connections,
-            opened.keys.member(),
+            OwnerRing(opened.keys),
             SystemRandom(),
             addresses={server.id: server.address for server in opened.servers.values()},
             seen=opened.highest_seen(),

@@ -32,7 +32,7 @@ from mksearch_client.owner_reports import PublishReport, ServerStatus
 from mksearch_client.profile import Profile, ServerEntry, open_profile
 from mksearch_client.publication import Progress, Publication
 from mksearch_client.publishing import Publisher, content_hash
-from mksearch_client.readback import require_whole, verify_server
+from mksearch_client.readback import require_info, require_whole, verify_server
 from mksearch_client.reading import Reading, read_paths
 
 __all__ = ["Owner", "PublishReport", "ServerStatus"]
@@ -351,7 +351,13 @@ class Owner:
             newest = self.profile.highest_seen()
         wanted = 0 if newest is None else newest.manifest.version
         statuses = []
-        for server, answer in self._fleet.each(lambda connection: connection.info()).items():
+        keys = self.profile.keys
+        answers = self._fleet.each(
+            lambda connection: require_info(
+                connection, keys.signing.public, keys.collection, wanted
+            )
+        )
+        for server, answer in answers.items():
             address = self.profile.servers[server].address
             if isinstance(answer, MksearchError):
                 kind = "lied" if isinstance(answer, VerificationError) else answer.code

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,7 +140,8 @@ class Publication:
 def drop_objects(folder: Path) -> None:
     """Remove what an interrupted preparation left in ``folder``."""
     shutil.rmtree(folder / "objects", ignore_errors=True)
-    drop_pack(folder)
+    with suppress(OSError):
+        drop_pack(folder)
 
 
 def object_path(folder: Path, name: bytes) -> Path:

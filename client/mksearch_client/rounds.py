@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -14,19 +17,31 @@ from mksearch.errors import (
     NotEnoughAnswers,
 )
 from mksearch.index.record import Record
-from mksearch.messages import RecordRequest, ScoreAnswer
+from mksearch.messages import RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, Quorum
-from mksearch.query.answer import Attempt
+from mksearch.query.answer import Attempt, Sums
 from mksearch.query.group import GroupView, SegmentView
 from mksearch.query.ranking import Ranking, Source, row_bounds
 from mksearch.query.records import read_records
-from mksearch.query.trapdoor import Question, make_trapdoor
+from mksearch.query.trapdoor import Question, Trapdoor, make_trapdoor
 from mksearch_client.asking import Asking, Servers
 from mksearch_client.fetching import Connection
 
-__all__ = ["SearchRounds"]
+__all__ = ["Asked", "SearchRounds"]
 
+_A = TypeVar("_A")
 _T = TypeVar("_T")
+#: Groups asked of one server at once.
+_AT_ONCE_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A segment of a group, and the question as that group understands it."""
+
+    view: GroupView
+    segment: SegmentView
+    question: Question
 
 
 class SearchRounds:
@@ -51,46 +66,38 @@ class SearchRounds:
             spent_ms = 1000 * (time.perf_counter() - started)
             self.timings_ms[part] = self.timings_ms.get(part, 0.0) + spent_ms
 
-    def bounds(
-        self,
-        view: GroupView,
-        segment: SegmentView,
-        question: Question,
-        quorum: Quorum,
-        version: int,
-    ) -> NDArray[np.int64] | NDArray[np.object_]:
-        """Return proved bounds of every row of a segment."""
-        trapdoor = self.timed("trapdoor", lambda: make_trapdoor(view, question))
-        attempt = Attempt(segment, trapdoor, quorum, self._random, version=version)
-        self.n_vectors += len(trapdoor.vectors)
+    def bounds(self, asked: Sequence[Asked], quorum: Quorum, version: int) -> list[Source]:
+        """Return proved bounds of every row of some segments, asked in one round."""
+        rows = _AllRows(
+            self.timed("trapdoor", lambda: [make_trapdoor(a.view, a.question) for a in asked]),
+            asked,
+            quorum,
+            self._random,
+            version,
+        )
+        self.n_vectors += rows.n_vectors
         self.n_rounds += 1
 
-        def ask(server: int) -> ScoreAnswer:
-            return self._servers.connections[server].score(attempt.request(server))
+        def ask(server: int) -> list[ScoreAnswer]:
+            connection = self._servers.connections[server]
+            return _together(connection.score, rows.requests(server))
 
-        def take(server: int, answer: ScoreAnswer) -> None:
-            self.bytes_sent += trapdoor.vectors.nbytes
-            self.bytes_received += answer.sums.nbytes
-            attempt.add(server, answer)
+        def take(server: int, answers: list[ScoreAnswer]) -> None:
+            self.bytes_sent += rows.n_bytes
+            self.bytes_received += sum(answer.sums.nbytes for answer in answers)
+            rows.add(server, answers)
 
         asking = Asking(self._servers, ask, take)
         while True:
-            enough = self.timed(
-                "servers", lambda: asking.until(lambda: quorum.threshold - attempt.n_honest)
-            )
+            enough = self.timed("servers", lambda: asking.until(rows.n_missing))
             if not enough:
-                raise self._servers.refusal("sums", attempt.n_honest, quorum.threshold)
-            try:
-                sums = self.timed("check", attempt.combine)
-            except NotEnoughAnswers:
-                self._mark_liars(attempt)
-                continue
-            self._mark_liars(attempt)
-            return row_bounds(segment, sums, trapdoor.units)
-
-    def _mark_liars(self, attempt: Attempt) -> None:
-        for server in attempt.liars:
-            self._servers.mark(server, "lied", "its answer fails the check rows")
+                have = quorum.threshold - rows.n_missing()
+                raise self._servers.refusal("sums", have, quorum.threshold)
+            is_done = self.timed("check", rows.combine)
+            for server in rows.liars:
+                self._servers.mark(server, "lied", "its answer fails the check rows")
+            if is_done:
+                return rows.sources()
 
     def read(self, ranking: Ranking, sources: Sequence[Source], version: int) -> None:
         """Feed ``ranking`` until its hits are proved."""
@@ -98,12 +105,21 @@ class SearchRounds:
             by_source: dict[int, list[int]] = {}
             for source, row in wanted:
                 by_source.setdefault(source, []).append(row)
-            for number, rows in by_source.items():
-                records = self._read_rows(sources[number], rows, version)
-                for row in rows:
-                    ranking.add(number, row, records[row])
 
-    def _read_rows(self, source: Source, rows: Sequence[int], version: int) -> Mapping[int, Record]:
+            def read(wanted_rows: tuple[int, list[int]]) -> _RecordsRead:
+                number, rows = wanted_rows
+                return self._read_rows(sources[number], rows, version)
+
+            reads = _together(read, list(by_source.items()))
+            self.n_rounds += max(found.n_rounds for found in reads)
+            for (number, rows), found in zip(by_source.items(), reads, strict=True):
+                self.n_slots += found.n_slots
+                self.bytes_sent += found.bytes_sent
+                self.bytes_received += found.bytes_received
+                for row in rows:
+                    ranking.add(number, row, found.records[row])
+
+    def _read_rows(self, source: Source, rows: Sequence[int], version: int) -> _RecordsRead:
         found: list[_RecordsRead] = []
 
         def ask(server: int) -> _RecordsRead:
@@ -121,12 +137,83 @@ class SearchRounds:
         asking = Asking(self._servers, ask, take)
         if not asking.until(lambda: 1 - len(found)):
             raise self._servers.refusal("records", 0, 1)
-        read = found[0]
-        self.n_rounds += read.n_rounds
-        self.n_slots += read.n_slots
-        self.bytes_sent += read.bytes_sent
-        self.bytes_received += read.bytes_received
-        return read.records
+        return found[0]
+
+
+def _together(work: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
+    """Do ``work`` for all items at once, in order; one alone needs no thread."""
+    if len(items) == 1:
+        return [work(items[0])]
+    with ThreadPoolExecutor(min(len(items), _AT_ONCE_MAX), "groups") as pool:
+        return list(pool.map(work, items))
+
+
+class _AllRows:
+    """Attempts on several segments that share the servers asked."""
+
+    def __init__(
+        self,
+        trapdoors: Sequence[Trapdoor],
+        asked: Sequence[Asked],
+        quorum: Quorum,
+        random: RandomSource,
+        version: int,
+    ) -> None:
+        self._asked = asked
+        self._trapdoors = trapdoors
+        self._quorum = quorum
+        self._attempts = [
+            Attempt(one.segment, trapdoor, quorum, random, version=version)
+            for one, trapdoor in zip(asked, trapdoors, strict=True)
+        ]
+        self._sums: dict[int, Sums] = {}
+
+    @property
+    def n_vectors(self) -> int:
+        return sum(len(trapdoor.vectors) for trapdoor in self._trapdoors)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(trapdoor.vectors.nbytes for trapdoor in self._trapdoors)
+
+    @property
+    def liars(self) -> set[int]:
+        return {server for attempt in self._attempts for server in attempt.liars}
+
+    def requests(self, server: int) -> list[ScoreRequest]:
+        return [attempt.request(server) for attempt in self._attempts]
+
+    def n_missing(self) -> int:
+        """Return how many more answers the segment that has fewest good ones needs."""
+        return max(
+            self._quorum.threshold - attempt.n_honest
+            for number, attempt in enumerate(self._attempts)
+            if number not in self._sums
+        )
+
+    def add(self, server: int, answers: Sequence[ScoreAnswer]) -> None:
+        """Take what a server answered for each segment; raise FormatError for a wrong one."""
+        for attempt, answer in zip(self._attempts, answers, strict=True):
+            attempt.add(server, answer)
+
+    def combine(self) -> bool:
+        """Prove what there is; return whether that is everything."""
+        for number, attempt in enumerate(self._attempts):
+            if number not in self._sums:
+                with suppress(NotEnoughAnswers):
+                    self._sums[number] = attempt.combine()
+        return len(self._sums) == len(self._attempts)
+
+    def sources(self) -> list[Source]:
+        """Return the bounds of every segment."""
+        return [
+            Source(one.view, one.segment, one.question, self._bounds(number))
+            for number, one in enumerate(self._asked)
+        ]
+
+    def _bounds(self, number: int) -> NDArray[np.int64] | NDArray[np.object_]:
+        units = self._trapdoors[number].units
+        return row_bounds(self._asked[number].segment, self._sums[number], units)
 
 
 class _RecordsRead:

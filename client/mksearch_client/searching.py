@@ -7,11 +7,10 @@ failure -> proved sums -> bounds -> records by falling bound from any server -> 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
     InputError,
@@ -19,22 +18,21 @@ from mksearch.errors import (
     NotEnoughAnswers,
     VerificationError,
 )
-from mksearch.index.catalogue import Lookup
 from mksearch.index.document import StoredDocument
-from mksearch.index.manifest import Group, ObjectRef, SignedManifest
-from mksearch.index.segment import HEADER_BYTES
-from mksearch.index.stream import open_stream
+from mksearch.index.manifest import ObjectRef, SignedManifest
 from mksearch.params import MANIFEST_WARNING_S, Quorum
-from mksearch.query.group import GroupView, open_dictionary
-from mksearch.query.ranking import Hit, Ranking, Source
-from mksearch.query.records import open_document, require_object
+from mksearch.query.group import GroupView
+from mksearch.query.ranking import Hit, Ranking
+from mksearch.query.records import open_document
 from mksearch.query.trapdoor import Question, parse_question
 from mksearch.text.weights import SCORE_ONE
 from mksearch_client.asking import Asking, Servers
 from mksearch_client.fetching import Cache, Connection, NoCache, first_good, read_object
-from mksearch_client.keys import MemberKeys
+from mksearch_client.keyring import KeyRing
+from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.result import SearchHit, SearchResult
-from mksearch_client.rounds import SearchRounds
+from mksearch_client.rounds import Asked, SearchRounds
+from mksearch_client.versions import are_rivals, newest_agreed
 
 __all__ = ["Cache", "Connection", "Searcher"]
 
@@ -51,7 +49,7 @@ class Searcher:
     def __init__(  # noqa: PLR0913 - options, all by name
         self,
         connections: Mapping[int, Connection],
-        keys: MemberKeys,
+        keys: KeyRing,
         random: RandomSource,
         *,
         addresses: Mapping[int, str] | None = None,
@@ -68,7 +66,7 @@ class Searcher:
 
         Args:
             connections: servers by id.
-            keys: the member's keys.
+            keys: what the member can open.
             random: source of the polynomials.
             addresses: where each server is, for reports.
             seen: highest version that this profile has seen.
@@ -88,13 +86,11 @@ class Searcher:
         self._accept_expired = accept_expired
         self._seen = seen
         self._quorum = quorum or Quorum()
-        self._cache: Cache = cache or NoCache()
+        self._opener = VersionOpener(keys, cache or NoCache())
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
-        self._view: GroupView | None = None
-        self._lookup: Lookup | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -117,32 +113,26 @@ class Searcher:
 
     # --- opening the collection
 
-    def refresh(self) -> GroupView:
-        """Ask at least t + 1 servers for the manifest and open the newest version.
+    def refresh(self) -> OpenVersion:
+        """Ask at least t + 1 servers for the manifest and open what may be of the newest version.
 
         Raises:
             NotEnoughAnswers: fewer than t + 1 valid manifests.
             ManifestExpired: the newest one has expired.
+            NotQualified: no group of it is open to these keys.
             VerificationError: nothing of it opens.
         """
         return self._open(self._start())
 
-    def _open(self, servers: Servers[Connection]) -> GroupView:
+    def _open(self, servers: Servers[Connection]) -> OpenVersion:
         signed = self._newest_manifest(servers)
         if not self._accept_expired:
             signed.require_current(int(self._clock()))
-        if self._view is None or self._seen is None or self._seen.hash != signed.hash:
-            group = self._own_group(signed)
-            collection = self._keys.collection
-            sealed = self._fetch_object(servers, group.dictionary, "the dictionary")
-            dictionary = open_dictionary(self._keys.bundle, collection, sealed)
-            headers = [self._fetch_header(servers, ref.id) for ref in group.segments]
-            self._view = GroupView(group, self._keys.bundle, collection, dictionary, headers)
-            self._lookup = None
+        opened = self._opener.open(servers, signed)
         if self._seen is None or self._seen.hash != signed.hash:
             self._on_seen(signed)
         self._seen = signed
-        return self._view
+        return opened
 
     def _newest_manifest(self, servers: Servers[Connection]) -> SignedManifest:
         """Return the newest of at least t + 1 valid manifests; mark the servers that lag."""
@@ -153,63 +143,33 @@ class Searcher:
 
         def take(server: int, data: bytes) -> None:
             signed = SignedManifest.decode(data, self._keys.owner_key, self._keys.collection)
-            for other in [self._seen, *found.values()]:
-                if other is not None and signed.manifest.version >= other.manifest.version:
-                    signed.require_not_older(other)
+            if self._seen is not None and signed.manifest.version >= self._seen.manifest.version:
+                signed.require_not_older(self._seen)
             found[server] = signed
 
         def need() -> int:
             stated = [signed.manifest.quorum.threshold for signed in found.values()]
             return max([self._quorum.threshold, *stated])
 
-        if not Asking(servers, ask, take).until(lambda: need() - len(found)):
+        def n_missing() -> int:
+            if newest_agreed(found, need()) is not None:
+                return 0
+            # Enough of them, but they contradict each other: one more decides.
+            return max(1, need() - len(found))
+
+        if not Asking(servers, ask, take).until(n_missing):
+            if len(found) >= need():
+                raise _contradiction(found)
             raise servers.refusal("manifests", len(found), need())
-        known = [*found.values(), *([self._seen] if self._seen is not None else [])]
-        newest = max(known, key=lambda signed: signed.manifest.version)
-        for server, signed in found.items():
-            if signed.manifest.version < newest.manifest.version:
-                servers.mark(
-                    server,
-                    "stale",
-                    f"serves version {signed.manifest.version}, the newest seen is "
-                    f"{newest.manifest.version}",
-                )
+        newest = newest_agreed(found, need())
+        if newest is None or (
+            self._seen is not None and self._seen.manifest.version > newest.manifest.version
+        ):
+            newest = self._seen
+        if newest is None:
+            raise VerificationError("no manifest was proved")
+        _mark_others(servers, found, newest)
         return newest
-
-    def _own_group(self, signed: SignedManifest) -> Group:
-        for group in signed.manifest.groups:
-            if group.policy == self._keys.policy and group.epoch == self._keys.epoch:
-                return group
-        raise ManifestRefused(
-            f"version {signed.manifest.version} has no group of this member's keys",
-            cure="enrol again for the current epoch",
-        )
-
-    def _fetch_object(self, servers: Servers[Connection], ref: ObjectRef, what: str) -> bytes:
-        """Return an object from the cache or from any server, proved by its name."""
-        kept = self._cache.get(ref.id)
-        if kept is not None and len(kept) == ref.size and sha256(kept) == ref.id:
-            return kept
-
-        def fetch(server: int) -> bytes:
-            return read_object(servers.connections[server], ref, what)
-
-        data = first_good(servers, fetch, what)
-        self._cache.put(ref.id, data)
-        return data
-
-    def _fetch_header(self, servers: Servers[Connection], segment: bytes) -> bytes:
-        kept = self._cache.get(segment)
-        if kept is not None and sha256(kept) == segment:
-            return kept
-
-        def fetch(server: int) -> bytes:
-            data = servers.connections[server].read_object(segment, 0, HEADER_BYTES)
-            return require_object(segment, HEADER_BYTES, data, "a segment header")
-
-        data = first_good(servers, fetch, "segment headers")
-        self._cache.put(segment, data)
-        return data
 
     # --- searching
 
@@ -248,33 +208,35 @@ class Searcher:
         started = time.perf_counter()
         servers = self._start()
         run = SearchRounds(servers, self._random)
-        view = run.timed("manifest", lambda: self._open(servers))
-        if self._seen is None:
-            raise VerificationError("no manifest was proved")
-        quorum = self._seen.manifest.quorum
-        version = self._seen.manifest.version
-        question = run.timed("trapdoor", lambda: parse_question(view, query))
-        sources = [
-            Source(view, segment, question, run.bounds(view, segment, question, quorum, version))
+        opened = run.timed("manifest", lambda: self._open(servers))
+        quorum = opened.signed.manifest.quorum
+        version = opened.signed.manifest.version
+        questions = run.timed(
+            "trapdoor", lambda: [parse_question(view, query) for view in opened.views]
+        )
+        asked = [
+            Asked(view, segment, question)
+            for view, question in zip(opened.views, questions, strict=True)
             for segment in view.segments
         ]
+        sources = run.bounds(asked, quorum, version)
         ranking = Ranking(sources, k, offset=offset, max_records=max_records)
         run.timed("records", lambda: run.read(ranking, sources, version))
         total_ms = 1000 * (time.perf_counter() - started)
-        warnings = _question_warnings(view, question) + self._warnings(ranking)
+        warnings = _question_warnings(opened.views, questions) + self._warnings(ranking)
         return SearchResult(
             query=query,
             k=k,
-            n_docs=view.dictionary.n_docs,
+            n_docs=sum(view.dictionary.n_docs for view in opened.views),
             version=version,
             verified=True,
             exact=ranking.exact,
             privacy="balanced",
             hits=tuple(_show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)),
             servers=tuple(servers.reports.values()),
-            learned=_learned(quorum, run.n_vectors, run.n_slots),
+            learned=_learned(quorum, len(opened.views), run.n_vectors, run.n_slots),
             warnings=tuple(warnings),
-            groups=1,
+            groups=len(opened.views),
             records_fetched=ranking.n_records,
             rounds=run.n_rounds,
             bytes_sent=run.bytes_sent,
@@ -305,14 +267,11 @@ class Searcher:
             VerificationError: no server sent the right bytes.
         """
         servers = self._start()
-        view = self._open(servers)
+        opened = self._open(servers)
         collection = self._keys.collection
-        if self._lookup is None:
-            sealed = self._fetch_object(servers, view.group.lookup, "the lookup")
-            key = self._keys.bundle.section_key("lookup")
-            content = open_stream(key, "lookup", collection, sealed)
-            self._lookup = Lookup.decode(self._keys.bundle, content)
-        entry = self._lookup.find(external_id)
+        lookups = (opened.lookup(servers, view) for view in opened.views)
+        found = (lookup.find(external_id) for lookup in lookups)
+        entry = next((entry for entry in found if entry is not None), None)
         if entry is None:
             raise InputError(
                 f"there is no document {external_id!r}", cure="use an id that a search showed"
@@ -326,32 +285,70 @@ class Searcher:
         return first_good(servers, fetch, f"document {external_id!r}")
 
 
+def _mark_others(
+    servers: Servers[Connection], found: Mapping[int, SignedManifest], newest: SignedManifest
+) -> None:
+    """Remember which servers show another version than the newest."""
+    for server, signed in found.items():
+        if are_rivals(signed, newest):
+            servers.mark(
+                server,
+                "stale",
+                f"shows a manifest of version {signed.manifest.version} "
+                f"({signed.hash.hex()}) that does not go with version "
+                f"{newest.manifest.version} ({newest.hash.hex()}) of the others; the owner's "
+                "key signed both",
+            )
+        elif signed.manifest.version < newest.manifest.version:
+            servers.mark(
+                server,
+                "stale",
+                f"serves version {signed.manifest.version}, the newest seen is "
+                f"{newest.manifest.version}",
+            )
+
+
+def _contradiction(found: Mapping[int, SignedManifest]) -> ManifestRefused:
+    """Return the error of servers that show versions of which only one can be right."""
+    shown = ", ".join(
+        f"server {server} version {signed.manifest.version} ({signed.hash.hex()[:16]})"
+        for server, signed in sorted(found.items())
+    )
+    return ManifestRefused(
+        f"servers show manifests that contradict each other, and too few others: {shown}",
+        cure="the owner's key signed them; ask the owner which one counts",
+    )
+
+
 def _show(hit: Hit, rank: int) -> SearchHit:
     member = hit.member
     return SearchHit(rank, hit.score / SCORE_ONE, member.id, member.title, member.snippet)
 
 
-def _question_warnings(view: GroupView, question: Question) -> list[str]:
+def _question_warnings(views: Sequence[GroupView], questions: Sequence[Question]) -> list[str]:
     """Say in words why a question, or a part of it, can match nothing."""
     warnings = []
-    words = question.words
-    if words.stop_words:
-        listed = ", ".join(dict.fromkeys(words.stop_words))
-        warnings.append(f"left out as stop words, too common ({view.analyzer.name}): {listed}")
-    if question.unknown:
-        listed = ", ".join(question.unknown[:_WORDS_SHOWN])
-        more = len(question.unknown) - _WORDS_SHOWN
+    for view, question in zip(views, questions, strict=True):
+        if question.words.stop_words:
+            listed = ", ".join(dict.fromkeys(question.words.stop_words))
+            warnings.append(f"left out as stop words, too common ({view.analyzer.name}): {listed}")
+    elsewhere = [set(question.unknown) for question in questions[1:]]
+    unknown = [word for word in questions[0].unknown if all(word in s for s in elsewhere)]
+    if unknown:
+        listed = ", ".join(unknown[:_WORDS_SHOWN])
+        more = len(unknown) - _WORDS_SHOWN
         warnings.append(f"in no document: {listed}" + (f" and {more} more" if more > 0 else ""))
-    if not words.n_words:
+    if not any(question.words.n_words for question in questions):
         warnings.append("the query holds no letter or digit to search for")
-    return warnings
+    return list(dict.fromkeys(warnings))
 
 
-def _learned(quorum: Quorum, n_vectors: int, n_slots: int) -> tuple[str, ...]:
+def _learned(quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int) -> tuple[str, ...]:
     t = quorum.collusion_bound
     few = "1 server alone" if t == 1 else f"up to {t} colluding servers"
     length = "1 vector" if n_vectors == 1 else f"{n_vectors} vectors"
-    words = f"{few}: that a query of {length} came and when; no word, weight or score of it"
+    groups = f", to which {n_groups} policy groups," if n_groups > 1 else ""
+    words = f"{few}: that a query of {length} came{groups} and when; no word, weight or score of it"
     records = (
         f"the servers asked for records: which {n_slots} permuted record numbers were read, so "
         "they recognise queries that read the same records"

@@ -8,6 +8,8 @@ from mksearch.crypto import labels
 from mksearch.crypto.kdf import derive
 from mksearch.crypto.keystream import Keystream
 from mksearch.crypto.secret import SecretKey
+from mksearch.errors import FormatError
+from mksearch.params import KEY_BYTES
 
 __all__ = ["KINDS", "ColumnKeys", "KeyBundle", "SegmentKeys", "catalogue_key"]
 
@@ -59,6 +61,22 @@ class KeyBundle:
         """
         context = collection + epoch.to_bytes(8, "big") + policy
         return cls(*(derive(master, labels.BUNDLE + kind.encode(), context) for kind in KINDS))
+
+    def encode(self) -> bytes:
+        """Return the seven keys in the order of ``KINDS``: 224 secret bytes."""
+        return b"".join(getattr(self, kind).reveal() for kind in KINDS)
+
+    @classmethod
+    def decode(cls, data: bytes) -> KeyBundle:
+        """Read 224 secret bytes.
+
+        Raises:
+            FormatError: they are more or fewer.
+        """
+        if len(data) != len(KINDS) * KEY_BYTES:
+            raise FormatError(f"a key bundle has {len(data)} bytes (need {len(KINDS) * KEY_BYTES})")
+        starts = range(0, len(data), KEY_BYTES)
+        return cls(*(SecretKey(data[at : at + KEY_BYTES]) for at in starts))
 
     def segment_keys(self, salt: bytes) -> SegmentKeys:
         """Derive the keys of the segment built under ``salt`` (32 bytes, public)."""

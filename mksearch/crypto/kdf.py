@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from mksearch.crypto.secret import SecretKey
 from mksearch.params import KEY_BYTES
 
-__all__ = ["derive", "keyed_hash_sha256", "keyed_hash_sha512", "sha256"]
+__all__ = ["derive", "derive_from_both", "keyed_hash_sha256", "keyed_hash_sha512", "sha256"]
 
 
 def derive(key: SecretKey, label: bytes, context: bytes = b"") -> SecretKey:
@@ -22,11 +22,20 @@ def derive(key: SecretKey, label: bytes, context: bytes = b"") -> SecretKey:
         label: ASCII, from ``crypto.labels``.
         context: bytes that tell apart keys of one label (collection, salt, ..).
     """
+    return _hkdf(key.reveal(), label, context)
+
+
+def derive_from_both(
+    first: SecretKey, second: SecretKey, label: bytes, context: bytes = b""
+) -> SecretKey:
+    """Derive a key that whoever lacks one of the two does not know: of ``first || second``."""
+    return _hkdf(first.reveal() + second.reveal(), label, context)
+
+
+def _hkdf(material: bytes, label: bytes, context: bytes) -> SecretKey:
     info = label + b"\0" + context
-    okm = HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=info).derive(
-        key.reveal()
-    )
-    return SecretKey(okm)
+    hkdf = HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=info)
+    return SecretKey(hkdf.derive(material))
 
 
 def keyed_hash_sha256(key: SecretKey, message: bytes) -> bytes:

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from mksearch.crypto.secret import SecretKey
-from mksearch.errors import VerificationError
+from mksearch.errors import FormatError, VerificationError
 
-__all__ = ["SIGNATURE_BYTES", "SigningKey", "verify"]
+__all__ = ["SIGNATURE_BYTES", "SigningKey", "require_public", "verify"]
 
 SIGNATURE_BYTES = 64
 
@@ -34,6 +34,14 @@ class SigningKey:
 
     def __reduce__(self) -> str:
         raise TypeError("signing keys are never pickled")
+
+
+def require_public(public: bytes, what: str) -> None:
+    """Raise FormatError unless ``public`` can be an Ed25519 public key (32 bytes)."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public)
+    except ValueError:
+        raise FormatError(f"{what} holds a public key that cannot be used") from None
 
 
 def verify(public: bytes, label: bytes, message: bytes, signature: bytes, what: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from mksearch.access.keys import PublicParameters
+from mksearch.access.policy import Policy
 from mksearch.codec import (
     ENVELOPE_BYTES,
     decode_cbor,
@@ -30,6 +33,7 @@ from mksearch.params import COLLECTION_BYTES, KEY_BYTES, SALT_BYTES, Quorum
 
 __all__ = [
     "FIRST_PREVIOUS",
+    "Access",
     "Group",
     "Manifest",
     "ObjectRef",
@@ -39,7 +43,8 @@ __all__ = [
 ]
 
 MAGIC = b"MKMANIFS"
-FORMAT = 1
+#: 1 without an administration, 2 with one.
+FORMATS = (1, 2)
 #: ``previous`` of version 1.
 FIRST_PREVIOUS = bytes(32)
 _NAME_BYTES = 32
@@ -68,6 +73,7 @@ _GROUP_FIELDS: dict[str, type] = {
     "lookup": dict,
     "blobs": dict,
 }
+_ACCESS_FIELDS: dict[str, type] = {"authority": bytes, "admin_key": bytes, "epoch": int}
 SCORINGS = ("tfidf", "bm25")
 _SCORING_FIELDS: dict[str, type] = {"kind": str, "k1": float, "b": float}
 _OBJECT_FIELDS: dict[str, type] = {"id": bytes, "size": int}
@@ -135,6 +141,47 @@ class SegmentRef:
         )
 
 
+@lru_cache(maxsize=16)
+def _parameters(authority: bytes) -> PublicParameters:
+    # Proving that points are of their groups costs more than all the rest of a manifest.
+    return PublicParameters.decode(authority)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is public of a collection's administration.
+
+    Attributes:
+        authority: parameters file of the authority.
+        admin_key: Ed25519 public key that signs credentials, 32 bytes.
+        epoch: generation of the keys, from 1.
+    """
+
+    authority: bytes
+    admin_key: bytes
+    epoch: int
+
+    @property
+    def parameters(self) -> PublicParameters:
+        """The authority's parameters, decoded."""
+        return _parameters(self.authority)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the map of the manifest."""
+        return {"authority": self.authority, "admin_key": self.admin_key, "epoch": self.epoch}
+
+    @classmethod
+    def from_fields(cls, value: object) -> Access:
+        """Read the map of a manifest; raise FormatError."""
+        fields = require_map(value, _ACCESS_FIELDS, "the access of a manifest")
+        _require_length(fields["admin_key"], KEY_BYTES, "the admin key")
+        if fields["epoch"] < 1:
+            raise FormatError("a manifest is of an epoch below 1")
+        access = cls(fields["authority"], fields["admin_key"], fields["epoch"])
+        _parameters(access.authority)
+        return access
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Documents under one policy.
@@ -149,6 +196,7 @@ class Group:
         dictionary: sealed dictionary.
         lookup: sealed lookup.
         blobs: blob list.
+        bundle: the group's keys, sealed for its members; None without an administration.
     """
 
     policy: bytes
@@ -160,10 +208,12 @@ class Group:
     dictionary: ObjectRef
     lookup: ObjectRef
     blobs: ObjectRef
+    bundle: ObjectRef | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """Return the map of the manifest."""
-        return {
+        bundle = {} if self.bundle is None else {"bundle": self.bundle.to_fields()}
+        return bundle | {
             "policy": self.policy,
             "epoch": self.epoch,
             "analyzer": self.analyzer,
@@ -176,9 +226,10 @@ class Group:
         }
 
     @classmethod
-    def from_fields(cls, value: object) -> Group:
-        """Read the map of a manifest; raise FormatError."""
-        fields = require_map(value, _GROUP_FIELDS, "a manifest group")
+    def from_fields(cls, value: object, *, is_sealed: bool = False) -> Group:
+        """Read the map of a manifest, with a sealed bundle or without; raise FormatError."""
+        wanted = _GROUP_FIELDS | ({"bundle": dict} if is_sealed else {})
+        fields = require_map(value, wanted, "a manifest group")
         return cls(
             fields["policy"],
             fields["epoch"],
@@ -189,6 +240,7 @@ class Group:
             ObjectRef.from_fields(fields["dictionary"]),
             ObjectRef.from_fields(fields["lookup"]),
             ObjectRef.from_fields(fields["blobs"]),
+            ObjectRef.from_fields(fields["bundle"]) if is_sealed else None,
         )
 
 
@@ -207,6 +259,7 @@ class Manifest:
         owner_key: Ed25519 public key, 32 bytes.
         groups: policy groups.
         catalogue: sealed catalogue of the owner.
+        access: what is public of the administration, None without one.
     """
 
     collection: bytes
@@ -219,11 +272,29 @@ class Manifest:
     owner_key: bytes
     groups: tuple[Group, ...]
     catalogue: ObjectRef
+    access: Access | None = None
+
+    @property
+    def format(self) -> int:
+        """Format of the file: 2 with an administration, else 1."""
+        return 1 if self.access is None else 2
+
+    def group(self, policy: bytes) -> Group | None:
+        """Return the group of a policy, if there is one."""
+        return next((group for group in self.groups if group.policy == policy), None)
 
     def encode(self) -> bytes:
-        """Return the body that is signed and hashed."""
+        """Return the body that is signed and hashed.
+
+        Raises:
+            ManifestRefused: some groups have sealed bundles and others, or the whole, do not.
+        """
+        if any((group.bundle is None) != (self.access is None) for group in self.groups):
+            raise ManifestRefused("a manifest has sealed bundles in all of its groups, or in none")
+        access = {} if self.access is None else {"access": self.access.to_fields()}
         return encode_cbor(
-            {
+            access
+            | {
                 "collection": self.collection,
                 "name": self.name,
                 "version": self.version,
@@ -240,12 +311,15 @@ class Manifest:
 
     @classmethod
     def decode(cls, body: bytes) -> Manifest:
-        """Decode a body whose signature has been proved.
+        """Decode a body whose signature has been proved, of either format.
 
         Raises:
             FormatError: not a canonical manifest.
         """
-        fields = require_map(decode_cbor(body, "a manifest"), _FIELDS, "a manifest")
+        value = decode_cbor(body, "a manifest")
+        is_sealed = isinstance(value, dict) and "access" in value
+        wanted = _FIELDS | ({"access": dict} if is_sealed else {})
+        fields = require_map(value, wanted, "a manifest")
         try:
             quorum = Quorum(fields["n_servers"], fields["collusion_bound"])
         except MksearchError as error:
@@ -264,8 +338,9 @@ class Manifest:
             fields["expires_at"],
             quorum,
             _require_length(fields["owner_key"], KEY_BYTES, "the owner key"),
-            tuple(Group.from_fields(entry) for entry in fields["groups"]),
+            _groups(fields["groups"], is_sealed=is_sealed),
             ObjectRef.from_fields(fields["catalogue"]),
+            Access.from_fields(fields["access"]) if is_sealed else None,
         )
 
     def segments(self) -> Iterator[SegmentRef]:
@@ -277,7 +352,25 @@ class Manifest:
         """Yield every stored object but segments and blobs, which the blob lists name."""
         for group in self.groups:
             yield from (group.dictionary, group.lookup, group.blobs)
+            if group.bundle is not None:
+                yield group.bundle
         yield self.catalogue
+
+
+@lru_cache(maxsize=64)
+def _require_policy(policy: bytes) -> None:
+    if policy:
+        Policy.decode(policy)
+
+
+def _groups(entries: list[Any], *, is_sealed: bool) -> tuple[Group, ...]:
+    groups = tuple(Group.from_fields(entry, is_sealed=is_sealed) for entry in entries)
+    if is_sealed:
+        if len({group.policy for group in groups}) != len(groups):
+            raise FormatError("a manifest has two groups of one policy")
+        for group in groups:
+            _require_policy(group.policy)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +407,7 @@ class SignedManifest:
     def encode(self) -> bytes:
         """Return the file."""
         size = len(self.body).to_bytes(4, "big")
-        return write_envelope(MAGIC, FORMAT) + size + self.body + self.signature
+        return write_envelope(MAGIC, self.manifest.format) + size + self.body + self.signature
 
     @classmethod
     def decode(
@@ -333,7 +426,7 @@ class SignedManifest:
             VerificationError: not signed by the owner.
             ManifestRefused: of another collection.
         """
-        read_envelope(data, MAGIC, FORMAT, "a manifest")
+        file_format = read_envelope(data, MAGIC, FORMATS, "a manifest")
         start = ENVELOPE_BYTES + 4
         size = int.from_bytes(data[ENVELOPE_BYTES:start], "big")
         if len(data) != start + size + SIGNATURE_BYTES:
@@ -343,6 +436,8 @@ class SignedManifest:
         body, signature = data[start : start + size], data[start + size :]
         verify(owner_key, labels.MANIFEST, body, signature, "a manifest")
         manifest = Manifest.decode(body)
+        if manifest.format != file_format:
+            raise FormatError(f"a manifest of format {manifest.format} says {file_format}")
         if manifest.owner_key != owner_key:
             raise ManifestRefused("a manifest names another owner key than the one that signed it")
         if collection is not None and manifest.collection != collection:

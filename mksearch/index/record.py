@@ -80,9 +80,7 @@ def encode_records(postings: Postings, members: Iterable[Sequence[Member]]) -> I
         out += encode_varint(length) + encode_varint(n_terms)
         out += encoded
         out += encode_varint(len(documents))
-        if len(documents) > 1:
-            documents = sorted(documents, key=lambda m: m.id.encode())
-        for member in documents:
+        for member in sorted(documents, key=lambda m: m.id.encode()):
             out += _encode_text(member.id)
             out += _encode_text(member.title)
             out += _encode_text(member.snippet)

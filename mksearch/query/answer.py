@@ -15,7 +15,7 @@ from mksearch.params import Quorum
 from mksearch.query.group import SegmentView
 from mksearch.query.trapdoor import Trapdoor
 
-__all__ = ["Attempt"]
+__all__ = ["Attempt", "Sums"]
 
 QUERY_ID_BYTES = 16
 

@@ -593,8 +593,8 @@ def test_no_document_opens_when_every_server_lies_and_all_are_named(
 def test_another_document_of_the_collection_is_not_opened_in_its_place(world: World) -> None:
     searcher = world.new.searcher()
     searcher.open("doc-0003")
-    assert searcher._lookup is not None
-    other = searcher._lookup.find("doc-0004")
+    opened = searcher.refresh()
+    other = opened.lookup(searcher._start(), opened.views[0]).find("doc-0004")
     assert other is not None
     blob = other.blob
 
@@ -658,7 +658,7 @@ def test_a_change_anywhere_in_the_stored_cells_of_level_0_is_caught_and_the_serv
     searcher = world.new.searcher()
     # A share that is 0 where the cell changed would hide the change, once in 65,521 times.
     searcher._random = SeededRandom(b"stored cells".ljust(32))
-    layout = searcher.refresh().segments[0].header.layout
+    layout = searcher.refresh().views[0].segments[0].header.layout
     cells = layout.level(damaged, 0)
     rng = np.random.default_rng(3)
     places = [(0, 0), (cells.shape[0] - 1, cells.shape[1] - 1)]
@@ -676,7 +676,7 @@ def test_a_change_in_a_stored_slot_is_caught_when_the_slot_is_read_and_only_then
     world: World, damaged: NDArray[np.uint8]
 ) -> None:
     searcher = world.new.searcher()
-    layout = searcher.refresh().segments[0].header.layout
+    layout = searcher.refresh().views[0].segments[0].header.layout
     slots = layout.slots(damaged)
     recorder = HostileServer(world.new.servers[1])
     world.search({1: recorder})
@@ -695,7 +695,7 @@ def test_a_change_in_a_stored_slot_is_caught_when_the_slot_is_read_and_only_then
 def test_slots_that_changed_places_on_disk_are_caught_and_the_server_named(
     world: World, damaged: NDArray[np.uint8]
 ) -> None:
-    layout = world.new.searcher().refresh().segments[0].header.layout
+    layout = world.new.searcher().refresh().views[0].segments[0].header.layout
     slots = layout.slots(damaged)
     slots[:] = np.roll(slots, 1, axis=0)
     require_right(world.search({}), world, {1: "lied"})

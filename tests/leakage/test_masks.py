@@ -494,7 +494,7 @@ def received(tmp_path_factory: pytest.TempPathFactory) -> Shares:
     searcher = Searcher(
         connections, collection.keys.member(), random, clock=lambda: NOW_S, hedge_s=60
     )
-    view = searcher.refresh()
+    view = searcher.refresh().views[0]
     shares, vectors = {}, {}
     for name, query in QUERIES.items():
         kept.clear()

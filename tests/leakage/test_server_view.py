@@ -336,7 +336,7 @@ def test_the_number_of_vectors_depends_on_the_class_of_the_number_of_terms_alone
 ) -> None:
     watched = twins[0]
     searcher = watched.searcher()
-    dictionary = searcher.refresh().dictionary
+    dictionary = searcher.refresh().views[0].dictionary
     assert len(dictionary.terms) > 128
     for n_terms in (1, 2, 63, 64, 65, 127, 128, 129, len(dictionary.terms)):
         n_vectors = 1 if n_terms <= 64 else 2 if n_terms <= 128 else 4
@@ -379,12 +379,12 @@ def test_opening_any_document_of_a_size_class_looks_the_same(
 
 def test_the_records_read_say_nothing_of_the_order_of_rows(twins: tuple[Watched, Watched]) -> None:
     """Slots lie in keyed order: reading all of them by falling row must look like any order."""
-    view = twins[0].searcher().refresh()
+    view = twins[0].searcher().refresh().views[0]
     slots = view.segments[0].slots
     physical = np.array([slots.physical(row) for row in range(view.segments[0].n_rows)])
     assert len(set(physical.tolist())) == len(physical)
     assert abs(np.corrcoef(physical, np.arange(len(physical)))[0, 1]) < 0.5
-    other = twins[1].searcher().refresh().segments[0].slots
+    other = twins[1].searcher().refresh().views[0].segments[0].slots
     assert [other.physical(row) for row in range(10)] != physical[:10].tolist()
 
 
@@ -479,7 +479,7 @@ def test_what_the_user_typed_is_not_seen_when_the_parts_of_a_search_are_printed(
     local: LocalCollection,
 ) -> None:
     searcher = local.searcher()
-    view = searcher.refresh()
+    view = searcher.refresh().views[0]
     segment = view.segments[0]
     question = parse_question(view, f"{WORDS[0]} {WORDS[1]} zzzzzz")
     made = make_trapdoor(view, question)
