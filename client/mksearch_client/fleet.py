@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -13,14 +13,16 @@ from mksearch.errors import (
     MksearchError,
     NotEnoughAnswers,
     ServerRefused,
+    StorageError,
 )
-from mksearch.index.manifest import ObjectRef, SignedManifest
+from mksearch.index.blob_list import BlobList
+from mksearch.index.manifest import Group, ObjectRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import connect
 from mksearch_client.profile import Profile
 from mksearch_client.publication import Progress, Publication, stage
-from mksearch_client.readback import read_whole
+from mksearch_client.readback import read_pieces, read_whole
 
 __all__ = ["Fleet"]
 
@@ -28,6 +30,8 @@ _T = TypeVar("_T")
 #: Seconds that a publisher waits for another one that a server tells of.
 RIVAL_S = 5.0
 _RIVAL_POLL_S = 0.1
+#: Objects up to this size are proved before they are passed on.
+_PROVED_BYTES_MAX = 1 << 26
 #: What a server says to a version that came after another one.
 _UNDER_WAY, _STALE = "publication-under-way", "manifest-stale"
 
@@ -96,9 +100,9 @@ class Fleet:
             )
         return newest
 
-    def columns(self, signed: SignedManifest) -> int:
-        """Return the columns of level 0 of the newest segment."""
-        ref = signed.manifest.groups[0].segments[-1]
+    def columns(self, group: Group) -> int:
+        """Return the columns of level 0 of a group's newest segment."""
+        ref = group.segments[-1]
         for connection in self.connections.values():
             try:
                 head = SegmentHeader.decode(connection.read_object(ref.id, 0, HEADER_BYTES))
@@ -132,17 +136,24 @@ class Fleet:
         results: dict[int, MksearchError | None] = {}
         # One after another: two publishers that start together meet at the first server, so one
         # of them gets all.
-        for number, (server, connection) in enumerate(self.connections.items()):
+        for server, connection in self.connections.items():
+            results[server] = _outcome(lambda c=connection: _propose(publication, c))  # type: ignore[misc]
+            _require_first(publication.signed, connection, results[server])
+        shares = dict.fromkeys((s for s, error in results.items() if error is None), 0.0)
+        self._require_enough(list(shares), results, need)
 
-            def sending(_what: str, share: float, at: int = number, to: int = server) -> None:
-                report(f"sending to server {to}", (at + share) / len(self.connections))
+        def send(server: int) -> MksearchError | None:
+            def sending(_what: str, share: float) -> None:
+                shares[server] = share
+                report("sending to the servers", sum(shares.values()) / len(shares))
 
-            try:
-                _stage(publication, connection, sending)
-                results[server] = None
-            except MksearchError as error:
-                _require_first(publication.signed, connection, error)
-                results[server] = error
+            connection = self.connections[server]
+            relay = _Relay(publication, self.connections, server)
+            return _outcome(lambda: stage(publication, connection, sending, relay.chunks))
+
+        for server, error in zip(shares, self._pool.map(send, list(shares)), strict=True):
+            results[server] = error
+            _require_first(publication.signed, self.connections[server], error)
         staged = [server for server, error in results.items() if error is None]
         self._require_enough(staged, results, need)
         for server in staged:
@@ -178,12 +189,72 @@ def _require_version(version: int, signed: SignedManifest) -> None:
         raise FormatError(f"it activated version {version}, not {signed.manifest.version}")
 
 
-def _stage(publication: Publication, connection: GrpcConnection, sending: Progress) -> None:
-    """Bring a version to one server; give another publisher a moment to end there."""
+class _Relay:
+    """Brings a server what the owner no longer holds: from the others, proved by its name."""
+
+    def __init__(
+        self, publication: Publication, connections: Mapping[int, GrpcConnection], to: int
+    ) -> None:
+        self._manifest = publication.signed.manifest
+        self._sources = [c for server, c in connections.items() if server != to]
+        self._to = to
+        self._sizes: dict[bytes, int] | None = None
+
+    def chunks(self, name: bytes) -> Iterator[bytes]:
+        """Yield an object's bytes from the first server that has it.
+
+        Raises:
+            StorageError: no other server has it.
+        """
+        size = self._size(name)
+        for connection in self._sources:
+            try:
+                if size <= _PROVED_BYTES_MAX:
+                    data = read_whole(connection, name, size)
+                    if sha256(data) != name:
+                        continue
+                    yield data
+                    return
+                # A segment: its header is its name, and whoever receives it proves the rest.
+                header = connection.read_object(name, 0, HEADER_BYTES)
+                if sha256(header) != name:
+                    continue
+            except MksearchError:
+                continue
+            yield header
+            yield from read_pieces(connection, name, HEADER_BYTES, size)
+            return
+        raise StorageError(
+            f"no other server holds the object {name.hex()[:16]} that server {self._to} lacks",
+            cure="publish the documents of all groups again",
+        )
+
+    def _size(self, name: bytes) -> int:
+        if self._sizes is None:
+            manifest = self._manifest
+            self._sizes = {segment.id: segment.size for segment in manifest.segments()}
+            self._sizes |= {reference.id: reference.size for reference in manifest.objects()}
+            for group in manifest.groups:
+                blobs = b"".join(self.chunks(group.blobs.id))
+                self._sizes |= dict(BlobList.decode(blobs).blobs)
+        return self._sizes.get(name, 0)
+
+
+def _outcome(work: Callable[[], object]) -> MksearchError | None:
+    """Return the error that ``work`` ends with."""
+    try:
+        work()
+    except MksearchError as error:
+        return error
+    return None
+
+
+def _propose(publication: Publication, connection: GrpcConnection) -> None:
+    """Announce a version to one server; give another publisher a moment to end there."""
     last_s = time.monotonic() + RIVAL_S
     while True:
         try:
-            stage(publication, connection, sending)
+            connection.propose(publication.signed.encode())
             return
         except ServerRefused as error:
             if error.detail_code != _UNDER_WAY or time.monotonic() > last_s:
@@ -192,7 +263,7 @@ def _stage(publication: Publication, connection: GrpcConnection, sending: Progre
 
 
 def _require_first(
-    signed: SignedManifest, connection: GrpcConnection, error: MksearchError
+    signed: SignedManifest, connection: GrpcConnection, error: MksearchError | None
 ) -> None:
     """Raise if ``error`` of a server proves that another publisher was faster.
 

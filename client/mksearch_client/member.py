@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from mksearch.crypto.randomness import SystemRandom
+from mksearch.errors import ProfileError
 from mksearch_client import searching
 from mksearch_client.connection import GrpcConnection
-from mksearch_client.keyring import OwnerRing
-from mksearch_client.profile import Profile, open_profile
+from mksearch_client.keyring import EnrolledRing, KeyRing, OwnerRing
+from mksearch_client.profile import Profile, is_user_profile
+from mksearch_client.profile_folder import ProfileFolder, default_profile, read_passphrase
+from mksearch_client.user_profile import UserProfile
 
 __all__ = ["Searcher", "connect"]
 
 
-def connect(profile: Profile, timeout_s: float = 10.0) -> dict[int, GrpcConnection]:
+def connect(profile: ProfileFolder, timeout_s: float = 10.0) -> dict[int, GrpcConnection]:
     """Return a connection to every server of ``profile``."""
     random = SystemRandom()
     return {
@@ -27,7 +30,7 @@ def connect(profile: Profile, timeout_s: float = 10.0) -> dict[int, GrpcConnecti
 class _ProfileCache:
     """Sealed objects kept in a profile."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: ProfileFolder) -> None:
         self._profile = profile
 
     def get(self, name: bytes) -> bytes | None:
@@ -37,15 +40,35 @@ class _ProfileCache:
         self._profile.keep(name, data)
 
 
+def _open(
+    profile: ProfileFolder | Path | str | None, passphrase_file: Path | None
+) -> tuple[ProfileFolder, KeyRing]:
+    """Return a profile, an owner's or a user's, and what it can open."""
+    if not isinstance(profile, ProfileFolder):
+        folder = default_profile() if profile is None else Path(profile)
+        kind = UserProfile if is_user_profile(folder) else Profile
+        profile = kind.open(folder, read_passphrase(passphrase_file))
+    if isinstance(profile, UserProfile):
+        return profile, EnrolledRing(
+            profile.collection,
+            profile.owner_key,
+            profile.card.parameters.authority,
+            profile.secrets(),
+        )
+    if isinstance(profile, Profile):
+        return profile, OwnerRing(profile.keys)
+    raise ProfileError(f"the profile in {profile.folder} is neither an owner's nor a user's")
+
+
 class Searcher(searching.Searcher):
-    """Asks the collection of a profile; the owner's own profile is one.
+    """Asks the collection of a profile, a user's or the owner's own.
 
     A context manager: ``with Searcher(folder) as searcher: searcher.search("words", k=10)``.
     """
 
     def __init__(
         self,
-        profile: Profile | Path | str | None = None,
+        profile: ProfileFolder | Path | str | None = None,
         *,
         passphrase_file: Path | None = None,
         timeout_s: float = 10.0,
@@ -62,7 +85,7 @@ class Searcher(searching.Searcher):
         Raises:
             ProfileError: there is no profile, it is damaged, or the passphrase is wrong.
         """
-        opened = open_profile(profile, passphrase_file)
+        opened, ring = _open(profile, passphrase_file)
         connections = connect(opened, timeout_s)
 
         def close() -> None:
@@ -71,7 +94,7 @@ class Searcher(searching.Searcher):
 
         super().__init__(
             connections,
-            OwnerRing(opened.keys),
+            ring,
             SystemRandom(),
             addresses={server.id: server.address for server in opened.servers.values()},
             seen=opened.highest_seen(),

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mksearch.access.policy import parse_policy
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import (
     InputError,
@@ -18,26 +19,29 @@ from mksearch.errors import (
     NotEnoughAnswers,
     ParameterError,
     ServerUnreachable,
+    StorageError,
     VerificationError,
 )
 from mksearch.index.catalogue import CatalogueEntry, decode_catalogue
-from mksearch.index.manifest import SignedManifest
+from mksearch.index.manifest import ObjectRef, SignedManifest
 from mksearch.index.stream import open_stream
 from mksearch.params import MANIFEST_LIFE_S, Quorum
 from mksearch.text.analyzers import analyzer_for_language, make_analyzer
 from mksearch.text.weights import Scoring
+from mksearch_client.administration import load_administration
 from mksearch_client.connection import GrpcConnection, require_loopback
 from mksearch_client.fleet import Fleet
+from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
 from mksearch_client.profile import Profile, ServerEntry, open_profile
-from mksearch_client.publication import Progress, Publication
+from mksearch_client.publication import Progress, Publication, drop_objects, write_object
 from mksearch_client.publishing import Publisher, content_hash
 from mksearch_client.readback import require_info, require_whole, verify_server
 from mksearch_client.reading import Reading, read_paths
+from mksearch_client.sealing import seal_groups
 
 __all__ = ["Owner", "PublishReport", "ServerStatus"]
 
-_CARD_FORMAT = 1
 #: How the verdict on a server starts that did not answer.
 UNREACHABLE = "unreachable"
 
@@ -145,20 +149,22 @@ class Owner:
         return cls(profile, timeout_s=timeout_s)
 
     def card(self) -> bytes:
-        """Return what a user must have: JSON with collection, owner key, servers, keys, n, t."""
-        profile = self.profile
-        fields = {
-            "format": _CARD_FORMAT,
-            "name": profile.name,
-            "collection": profile.keys.collection.hex(),
-            "owner_key": profile.keys.signing.public.hex(),
-            "n_servers": profile.quorum.n_servers,
-            "collusion_bound": profile.quorum.collusion_bound,
-            "servers": [
-                {"id": server.id, "address": server.address, "key": server.key.hex()}
-                for server in profile.servers.values()
-            ],
-        }
+        """Return what a user must have: JSON with collection, owner key, servers, keys, n, t.
+
+        With an administration also its key and the authority, which users enrol with.
+
+        Raises:
+            ProfileError: the administration is damaged.
+        """
+        fields = {"format": 1} | self.profile.public_fields()
+        administration = load_administration(self.profile)
+        if administration is not None:
+            access = administration.access
+            fields |= {
+                "format": 2,
+                "admin_key": access.admin_key.hex(),
+                "authority": access.authority.hex(),
+            }
         return json.dumps(fields, indent=1).encode() + b"\n"
 
     # --- publishing ---
@@ -167,19 +173,22 @@ class Owner:
         self,
         paths: Sequence[Path],
         *,
+        policy: str = "",
         scoring: str = "tfidf",
         language: str = "en",
         delete_missing: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> PublishReport:
-        """Make the documents of ``paths`` the content of the collection.
+        """Make the documents of ``paths`` the content of the collection's group under ``policy``.
 
-        Nothing changes when the servers hold exactly these documents.  An interrupted publish is
-        finished first, from the stored bytes.
+        Groups under other policies stay as they are.  Nothing changes when the servers hold exactly
+        these documents.  An interrupted publish is finished first, from the stored bytes.
 
         Args:
             paths: files and folders.
+            policy: who may search and read them, such as ``role:analyst AND dept:finance``; "" for
+                every member.
             scoring: "tfidf" or "bm25".
             language: "auto", "en" or "plain".
             delete_missing: documents that are published and not in ``paths`` go away.
@@ -187,7 +196,10 @@ class Owner:
             progress: told what is being done.
 
         Raises:
-            InputError: no document, or documents would vanish without ``delete_missing``.
+            InputError: no document, documents would vanish without ``delete_missing``, or some are
+                published under another policy.
+            PolicyError: the policy does not parse.
+            ParameterError: a policy without an administration.
             NotEnoughAnswers: fewer than n - t servers took the version.
             ServerRefused: another publisher was faster.
             ProfileError: another command is publishing with this profile.
@@ -195,6 +207,7 @@ class Owner:
         with self.profile.locked():
             return self._publish(
                 paths,
+                policy=parse_policy(policy).data if policy else NO_POLICY,
                 scoring=scoring,
                 language=language,
                 delete_missing=delete_missing,
@@ -206,6 +219,7 @@ class Owner:
         self,
         paths: Sequence[Path],
         *,
+        policy: bytes,
         scoring: str,
         language: str,
         delete_missing: bool,
@@ -213,7 +227,16 @@ class Owner:
         report: Progress,
     ) -> PublishReport:
         analyzer = make_analyzer(analyzer_for_language("en" if language == "auto" else language))
-        weights = Scoring(scoring)  # type: ignore[arg-type]
+        publisher = Publisher(
+            self.profile.keys,
+            name=self.profile.name,
+            quorum=self.profile.quorum,
+            random=SystemRandom(),
+            analyzer=analyzer,
+            scoring=Scoring(scoring),  # type: ignore[arg-type]
+            policy=policy,
+            administration=load_administration(self.profile),
+        )
         started = time.perf_counter()
         seconds = {"read": 0.0, "index": 0.0, "encrypt": 0.0, "upload": 0.0}
         reading = read_paths(list(paths))
@@ -228,12 +251,17 @@ class Owner:
         finished = None if dry_run else self._finish_interrupted(active, report)
         if finished is not None:
             active, results = finished
+        carried: list[CatalogueEntry] = []
         if active is not None:
-            held = self._held(active, may_be_lost=delete_missing)
-            same_kind = _kind(active) == (analyzer.name, scoring)
-            if held == wanted and same_kind:
+            entries = self._held(active, may_be_lost=delete_missing)
+            own, carried = _divide(active, policy, entries)
+            _require_not_elsewhere(active, wanted, carried)
+            held = {entry.id: entry.content_hash for entry in own}
+            if held == wanted and publisher.made(active.manifest):
                 changed = before is None or before.hash != active.hash
-                return self._report(reading, active, seconds, changed=changed, results=results)
+                return self._report(
+                    reading, policy, active, seconds, changed=changed, results=results
+                )
             vanishing = sorted(set(held) - set(wanted))
             if vanishing and not delete_missing:
                 raise InputError(
@@ -242,31 +270,36 @@ class Owner:
                     cure="name their files as well, or add --delete-missing to drop them",
                 )
         if dry_run:
-            return self._report(reading, active, seconds, changed=True, results={})
+            return self._report(reading, policy, active, seconds, changed=True, results={})
         if (self._staging() / "manifest").exists():
             # A server that was away missed that version; the new one takes its place.
             Publication.load(self._staging(), self.profile.keys.signing.public).discard()
         started = time.perf_counter()
-        publisher = Publisher(
-            self.profile.keys,
-            name=self.profile.name,
-            quorum=self.profile.quorum,
-            random=SystemRandom(),
-            analyzer=analyzer,
-            scoring=weights,
-        )
         publication = publisher.prepare(
-            reading, self._staging(), now_s=int(self._clock()), previous=active, progress=report
+            reading,
+            self._staging(),
+            now_s=int(self._clock()),
+            previous=active,
+            carried=carried,
+            progress=report,
         )
         seconds |= publisher.seconds
         seconds["read"] += time.perf_counter() - started - sum(publisher.seconds.values())
         started = time.perf_counter()
         results = self._fleet.distribute(publication, report)
         seconds["upload"] = time.perf_counter() - started
-        return self._report(reading, publication.signed, seconds, changed=True, results=results)
+        signed = publication.signed
+        return self._report(reading, policy, signed, seconds, changed=True, results=results)
 
     def _staging(self) -> Path:
         return self.profile.folder / "publication"
+
+    def _write_object(self, data: bytes) -> ObjectRef:
+        try:
+            (self._staging() / "objects").mkdir(parents=True, exist_ok=True)
+            return write_object(self._staging(), data)
+        except OSError as error:
+            raise StorageError(f"{self._staging()} cannot be written: {error.strerror}") from None
 
     def _finish_interrupted(
         self, active: SignedManifest | None, report: Progress
@@ -293,13 +326,14 @@ class Owner:
     def _report(
         self,
         reading: Reading,
+        policy: bytes,
         signed: SignedManifest | None,
         seconds: dict[str, float],
         *,
         changed: bool,
         results: Mapping[int, MksearchError | None],
     ) -> PublishReport:
-        group = None if signed is None else signed.manifest.groups[0]
+        group = None if signed is None else signed.manifest.group(policy)
         servers = tuple(
             {
                 "id": server,
@@ -314,7 +348,7 @@ class Owner:
             skipped=tuple(reading.skipped),
             version=0 if signed is None else signed.manifest.version,
             segments=0 if group is None else len(group.segments),
-            columns=0 if signed is None else self._fleet.columns(signed),
+            columns=0 if group is None else self._fleet.columns(group),
             index_bytes=0 if group is None else sum(s.size for s in group.segments),
             changed=changed,
             seconds={name: round(value, 3) for name, value in seconds.items()},
@@ -323,13 +357,13 @@ class Owner:
 
     # --- looking after ---
 
-    def _held(self, signed: SignedManifest, *, may_be_lost: bool) -> dict[str, bytes]:
-        """Return the content hash of every published document; none if the servers lost them."""
+    def _held(self, signed: SignedManifest, *, may_be_lost: bool) -> list[CatalogueEntry]:
+        """Return the entry of every published document; none if the servers lost them."""
         try:
-            return {entry.id: entry.content_hash for entry in self._catalogue(signed)}
+            return self._catalogue(signed)
         except NotEnoughAnswers as error:
-            if may_be_lost:
-                return {}
+            if may_be_lost and len(signed.manifest.groups) == 1:
+                return []
             error.cure = "restore the servers, or add --delete-missing to publish all anew"
             raise
 
@@ -420,18 +454,55 @@ class Owner:
         if active is None:
             raise InputError("nothing was published", cure="run mksearch owner publish")
         now_s = int(self._clock())
+        administration = load_administration(self.profile)
+        drop_objects(self._staging())
+        groups = seal_groups(
+            active.manifest.groups,
+            active.manifest,
+            administration,
+            self.profile.keys,
+            SystemRandom(),
+            self._write_object,
+        )
         manifest = replace(
             active.manifest,
             version=active.manifest.version + 1,
             previous=active.hash,
             created_at=now_s,
             expires_at=now_s + MANIFEST_LIFE_S,
+            groups=groups,
+            access=None if administration is None else administration.access,
         )
         signed = SignedManifest.sign(manifest, self.profile.keys.signing)
         self._fleet.distribute(Publication.of_manifest(self._staging(), signed), report)
         return signed
 
 
-def _kind(signed: SignedManifest) -> tuple[str, str]:
-    group = signed.manifest.groups[0]
-    return group.analyzer, str(group.scoring["kind"])
+def _divide(
+    signed: SignedManifest, policy: bytes, entries: list[CatalogueEntry]
+) -> tuple[list[CatalogueEntry], list[CatalogueEntry]]:
+    """Return the entries of the group under ``policy``, and those of all others."""
+    group = signed.manifest.group(policy)
+    salts = set() if group is None else {segment.salt for segment in group.segments}
+    own = [entry for entry in entries if entry.salt in salts]
+    return own, [entry for entry in entries if entry.salt not in salts]
+
+
+def _require_not_elsewhere(
+    signed: SignedManifest, wanted: Mapping[str, bytes], carried: list[CatalogueEntry]
+) -> None:
+    """Raise InputError if a document is published under another policy: it would be there twice."""
+    twice = sorted((e for e in carried if e.id in wanted), key=lambda entry: entry.id)
+    if not twice:
+        return
+    policies = {
+        segment.salt: group.policy.decode() or "no policy"
+        for group in signed.manifest.groups
+        for segment in group.segments
+    }
+    raise InputError(
+        f"{len(twice)} of these documents are published under another policy, {twice[0].id!r} "
+        f"under {policies.get(twice[0].salt, 'another')} for one",
+        cure="publish that policy's documents without them first (--delete-missing), or give "
+        "these other ids",
+    )

@@ -17,12 +17,14 @@ from typing import Protocol
 
 from mksearch.errors import InputError, StorageError
 from mksearch.index.manifest import (
+    Manifest,
     ObjectRef,
     SignedManifest,
 )
 from mksearch_client.blob_pack import BlobPack, drop_pack
 
 __all__ = [
+    "Elsewhere",
     "Progress",
     "Publication",
     "UploadTarget",
@@ -30,14 +32,22 @@ __all__ = [
     "object_path",
     "stage",
     "upload",
+    "write_carried",
     "write_manifest",
     "write_object",
 ]
 
 _CHUNK_BYTES = 1 << 20
 MANIFEST_NAME = "manifest"
+#: Names of what the servers hold already, and the folder does not.
+_CARRIED_NAME = "carried"
+_NAME_BYTES = 32
 #: Called with what is being done and its share, 0..1.
 Progress = Callable[[str, float], None]
+
+
+#: Yields the bytes of an object that is not in the folder.
+Elsewhere = Callable[[bytes], Iterator[bytes]]
 
 
 class UploadTarget(Protocol):
@@ -75,6 +85,24 @@ class Publication:
     signed: SignedManifest
 
     @cached_property
+    def carried(self) -> frozenset[bytes]:
+        """Names of what this version lists and the folder does not hold; servers do.
+
+        A blob list among them stands for its blobs as well.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        try:
+            data = (self.folder / _CARRIED_NAME).read_bytes()
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot be read: {error.strerror}") from None
+        starts = range(0, len(data), _NAME_BYTES)
+        return frozenset(data[at : at + _NAME_BYTES] for at in starts)
+
+    @cached_property
     def blobs(self) -> BlobPack:
         """The pack of blobs, opened when it is wanted first.
 
@@ -101,13 +129,14 @@ class Publication:
 
     @classmethod
     def of_manifest(cls, folder: Path, signed: SignedManifest) -> Publication:
-        """Store a manifest whose objects the servers hold already.
+        """Store a manifest whose objects are in the folder or on the servers already.
 
         Raises:
             StorageError: the folder cannot be written.
         """
         try:
             (folder / "objects").mkdir(parents=True, exist_ok=True)
+            write_carried(folder, signed.manifest)
             write_manifest(folder, signed)
         except OSError as error:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
@@ -118,6 +147,10 @@ class Publication:
         # The manifest goes first: without it the folder is no publication.
         (self.folder / MANIFEST_NAME).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def holds(self, name: bytes) -> bool:
+        """Tell whether the folder holds an object."""
+        return name in self.blobs or object_path(self.folder, name).exists()
 
     def chunks(self, name: bytes) -> Iterator[bytes]:
         """Yield the bytes of one object.
@@ -142,6 +175,15 @@ def drop_objects(folder: Path) -> None:
     shutil.rmtree(folder / "objects", ignore_errors=True)
     with suppress(OSError):
         drop_pack(folder)
+        (folder / _CARRIED_NAME).unlink(missing_ok=True)
+
+
+def write_carried(folder: Path, manifest: Manifest) -> None:
+    """Note what ``manifest`` lists and the folder does not hold: the servers have it already."""
+    listed = [*(segment.id for segment in manifest.segments())]
+    listed += [reference.id for reference in manifest.objects()]
+    missing = [name for name in listed if not object_path(folder, name).exists()]
+    (folder / _CARRIED_NAME).write_bytes(b"".join(missing))
 
 
 def object_path(folder: Path, name: bytes) -> Path:
@@ -149,21 +191,34 @@ def object_path(folder: Path, name: bytes) -> Path:
     return folder / "objects" / name.hex()
 
 
-def stage(publication: Publication, target: UploadTarget, progress: Progress | None = None) -> int:
+def stage(
+    publication: Publication,
+    target: UploadTarget,
+    progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> int:
     """Bring everything that a version lists to one server, not served yet; return objects sent.
 
     May be interrupted anywhere and called again: only what is missing is sent.
 
+    Args:
+        publication: the version.
+        target: the server.
+        progress: told what is being done.
+        elsewhere: yields the bytes of an object that the folder does not hold.
+
     Raises:
         MksearchError: the server refuses.
     """
+    source = elsewhere or publication.chunks
     manifest_hash = target.propose(publication.signed.encode())
     n_sent = 0
 
     def objects(missing: list[bytes]) -> Iterator[tuple[bytes, Iterator[bytes]]]:
         nonlocal n_sent
         for number, wanted in enumerate(missing):
-            yield wanted, publication.chunks(wanted)
+            here = publication.holds(wanted)
+            yield wanted, publication.chunks(wanted) if here else source(wanted)
             n_sent += 1
             if progress is not None:
                 progress("sending", number / len(missing))

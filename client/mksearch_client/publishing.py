@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
-from mksearch.errors import InputError, StorageError
+from mksearch.errors import InputError, ParameterError, StorageError
 from mksearch.index.blob_list import BlobList
 from mksearch.index.builder import SegmentBuilder
 from mksearch.index.catalogue import CatalogueEntry, Lookup, LookupEntry, encode_catalogue
@@ -38,6 +38,7 @@ from mksearch.params import KEY_BYTES, MANIFEST_LIFE_S, SNIPPET_CHARS, TITLE_CHA
 from mksearch.text.analyzers import Analyzer
 from mksearch.text.vocabulary import Counts, count_corpus
 from mksearch.text.weights import Scoring
+from mksearch_client.administration import Administration
 from mksearch_client.blob_pack import BlobPackWriter
 from mksearch_client.keys import NO_POLICY, OwnerKeys
 from mksearch_client.publication import (
@@ -46,10 +47,12 @@ from mksearch_client.publication import (
     Publication,
     drop_objects,
     object_path,
+    write_carried,
     write_manifest,
     write_object,
 )
 from mksearch_client.reading import Document
+from mksearch_client.sealing import is_sealed_for, seal_groups
 
 __all__ = ["Publisher", "content_hash", "summarise"]
 
@@ -80,7 +83,8 @@ class Publisher:
         random: RandomSource,
         analyzer: Analyzer,
         scoring: Scoring,
-        epoch: int = 1,
+        policy: bytes = NO_POLICY,
+        administration: Administration | None = None,
     ) -> None:
         """Prepare publications signed with ``keys``.
 
@@ -93,17 +97,42 @@ class Publisher:
             random: source of salts and blob keys.
             analyzer: cuts documents and, later, queries.
             scoring: TF-IDF or BM25.
-            epoch: generation of the keys.
+            policy: of the group that the documents become; b"" for every member.
+            administration: of the collection; None for an owner who admits nobody.
+
+        Raises:
+            ParameterError: a policy without an administration.
         """
+        if policy and administration is None:
+            raise ParameterError(
+                "documents under a policy need an administration that admits users",
+                cure="run mksearch admin init first",
+            )
         self._keys = keys
         self._name = name
         self._quorum = quorum
         self._random = random
         self._analyzer = analyzer
         self._scoring = scoring
-        self._epoch = epoch
-        self._bundle = keys.bundle(NO_POLICY, epoch)
+        self._policy = policy
+        self._administration = administration
+        self._epoch = 1 if administration is None else administration.epoch
+        self._bundle = keys.bundle(policy, self._epoch)
         self.seconds = {"index": 0.0, "encrypt": 0.0}
+
+    def made(self, manifest: Manifest) -> bool:
+        """Tell whether a version has this group, cut, weighed and sealed as it would be."""
+        group = manifest.group(self._policy)
+        return (
+            group is not None
+            and group.analyzer == self._analyzer.name
+            and dict(group.scoring) == self._scoring_fields()
+            and group.epoch == self._epoch
+            and is_sealed_for(manifest, self._administration)
+        )
+
+    def _scoring_fields(self) -> dict[str, str | float]:
+        return {"kind": self._scoring.kind, "k1": self._scoring.k1, "b": self._scoring.b}
 
     def prepare(
         self,
@@ -112,15 +141,19 @@ class Publisher:
         *,
         now_s: int,
         previous: SignedManifest | None = None,
+        carried: Sequence[CatalogueEntry] = (),
         progress: Progress | None = None,
     ) -> Publication:
         """Encrypt ``documents`` into ``folder`` as the version after ``previous``.
+
+        They become the content of this publisher's group; other groups stay as they are.
 
         Args:
             documents: read once, one at a time; ids all different.
             folder: made, or emptied of what an interrupted preparation left.
             now_s: Unix seconds.
             previous: the manifest before, None for version 1.
+            carried: catalogue entries of the groups that stay.
             progress: told what is being done.
 
         Raises:
@@ -137,7 +170,7 @@ class Publisher:
             drop_objects(folder)
             (folder / "objects").mkdir(parents=True)
             with closing(BlobPackWriter(folder)) as blobs, _many_objects():
-                return self._prepare(documents, folder, blobs, now_s, previous, report)
+                return self._prepare(documents, folder, blobs, now_s, previous, carried, report)
         except OSError as error:
             drop_objects(folder)
             raise StorageError(
@@ -151,6 +184,7 @@ class Publisher:
         blobs: BlobPackWriter,
         now_s: int,
         previous: SignedManifest | None,
+        carried: Sequence[CatalogueEntry],
         report: Progress,
     ) -> Publication:
         report("reading", 0.0)
@@ -177,7 +211,8 @@ class Publisher:
         segment = self._write_segment(builder, folder, report)
         self.seconds = {"index": indexed - started, "encrypt": time.perf_counter() - indexed}
         group = self._group(counts, builder, segment, stored, folder)
-        catalogue = encode_catalogue(stored.catalogue(builder))
+        groups = self._seal(self._joined(group, previous), previous, folder)
+        catalogue = encode_catalogue([*carried, *stored.catalogue(builder)])
         manifest = Manifest(
             collection=self._keys.collection,
             name=self._name,
@@ -187,15 +222,36 @@ class Publisher:
             expires_at=now_s + MANIFEST_LIFE_S,
             quorum=self._quorum,
             owner_key=self._keys.signing.public,
-            groups=(group,),
+            groups=groups,
             catalogue=self._write_sealed(
                 folder, self._keys.catalogue_key(), "catalogue", catalogue
             ),
+            access=None if self._administration is None else self._administration.access,
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
+        write_carried(folder, manifest)
         write_manifest(folder, signed)
         report("encrypting", 1.0)
         return Publication(folder, signed)
+
+    def _joined(self, group: Group, previous: SignedManifest | None) -> tuple[Group, ...]:
+        """Return the groups of the version before with ``group`` in its place."""
+        before = () if previous is None else previous.manifest.groups
+        if all(other.policy != self._policy for other in before):
+            return (*before, group)
+        return tuple(group if other.policy == self._policy else other for other in before)
+
+    def _seal(
+        self, groups: Sequence[Group], previous: SignedManifest | None, folder: Path
+    ) -> tuple[Group, ...]:
+        return seal_groups(
+            groups,
+            None if previous is None else previous.manifest,
+            self._administration,
+            self._keys,
+            self._random,
+            lambda data: write_object(folder, data),
+        )
 
     def _write_segment(self, builder: SegmentBuilder, folder: Path, report: Progress) -> SegmentRef:
         partial = folder / "objects" / ".segment"
@@ -214,11 +270,7 @@ class Publisher:
         stored: _StoredDocuments,
         folder: Path,
     ) -> Group:
-        scoring: dict[str, str | float] = {
-            "kind": self._scoring.kind,
-            "k1": self._scoring.k1,
-            "b": self._scoring.b,
-        }
+        scoring = self._scoring_fields()
         vocabulary = counts.vocabulary
         dictionary = Dictionary(
             self._analyzer.name,
@@ -234,7 +286,7 @@ class Publisher:
         lookup = Lookup.encode(self._bundle, stored.lookup(builder))
         blobs = BlobList.of(stored.blobs).encode()
         return Group(
-            NO_POLICY,
+            self._policy,
             self._epoch,
             self._analyzer.name,
             scoring,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mksearch.crypto.kdf import sha256
 from mksearch.errors import (
     FormatError,
@@ -13,7 +15,7 @@ from mksearch.index.segment import HEADER_BYTES, SegmentChecker
 from mksearch_client.connection import GrpcConnection, ServerInfo
 from mksearch_client.publication import Publication, object_path
 
-__all__ = ["read_whole", "require_info", "require_whole", "verify_server"]
+__all__ = ["read_pieces", "read_whole", "require_info", "require_whole", "verify_server"]
 
 _READ_BYTES = 1 << 24
 
@@ -28,14 +30,19 @@ def require_whole(publication: Publication) -> None:
     try:
         if not any((publication.folder / "objects").iterdir()):
             return
+        carried = publication.carried
         for segment in manifest.segments():
+            if segment.id in carried:
+                continue
             with object_path(publication.folder, segment.id).open("rb") as file:
                 checker = SegmentChecker(file.read(HEADER_BYTES), segment.id)
                 while piece := file.read(_READ_BYTES):
                     checker.add(piece)
             checker.finish()
-        names = [reference.id for reference in manifest.objects()]
+        names = [ref.id for ref in manifest.objects() if ref.id not in carried]
         for group in manifest.groups:
+            if group.blobs.id in carried:
+                continue
             data = b"".join(publication.chunks(group.blobs.id))
             names += [name for name, _ in BlobList.decode(data).blobs]
         for name in names:
@@ -82,10 +89,13 @@ def require_info(
 
 def read_whole(connection: GrpcConnection, name: bytes, size: int) -> bytes:
     """Read an object of ``size`` bytes from a server, not proved yet."""
-    return b"".join(
-        connection.read_object(name, start, min(_READ_BYTES, size - start))
-        for start in range(0, size, _READ_BYTES)
-    )
+    return b"".join(read_pieces(connection, name, 0, size))
+
+
+def read_pieces(connection: GrpcConnection, name: bytes, start: int, size: int) -> Iterator[bytes]:
+    """Yield the bytes of an object of ``size`` bytes from ``start``, not proved yet."""
+    for at in range(start, size, _READ_BYTES):
+        yield connection.read_object(name, at, min(_READ_BYTES, size - at))
 
 
 def _verify_segment(connection: GrpcConnection, ref: SegmentRef) -> None:

@@ -18,7 +18,7 @@ from mksearch.crypto.user_key import UserKey
 from mksearch.errors import FormatError
 from mksearch.params import KEY_BYTES
 
-__all__ = ["MemberSecrets", "issue_credential", "open_credential"]
+__all__ = ["MemberSecrets", "issue_credential", "open_credential", "read_credential"]
 
 _PURPOSE = b"credential"
 _FIELDS: dict[str, type] = {"member_secret": bytes, "attribute_key": bytes}
@@ -78,6 +78,17 @@ def issue_credential(
     return SignedCredential.sign(credential, admin, sealed)
 
 
+def read_credential(signed: SignedCredential, identity: Identity) -> MemberSecrets:
+    """Open the secrets of a credential that ``open_credential`` proved before.
+
+    Raises:
+        RecordRefused: they do not open.
+        FormatError: they are not canonical.
+    """
+    opened = identity.open(_PURPOSE, signed.hash, signed.sealed, "a credential")
+    return MemberSecrets.decode(opened)
+
+
 def open_credential(
     signed: SignedCredential, identity: Identity, parameters: PublicParameters, random: RandomSource
 ) -> MemberSecrets:
@@ -93,8 +104,7 @@ def open_credential(
         RecordRefused: they do not open.
         FormatError: they are not canonical, or the key is not the one for these attributes.
     """
-    opened = identity.open(_PURPOSE, signed.hash, signed.sealed, "a credential")
-    secrets = MemberSecrets.decode(opened)
+    secrets = read_credential(signed, identity)
     wanted = key_labels(signed.credential.attributes, signed.credential.epoch)
     verify_key(parameters, secrets.attribute_key, wanted, random)
     return secrets

@@ -1,0 +1,153 @@
+"""What the administration of a collection does: admit users, and remember whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mksearch.access.attributes import Attribute, parse_attribute
+from mksearch.access.cpabe import generate_key
+from mksearch.access.credential import SERIAL_BYTES, Credential, SignedCredential
+from mksearch.access.enrolment import MemberSecrets, issue_credential
+from mksearch.crypto.randomness import SystemRandom
+from mksearch.crypto.user_key import UserKey
+from mksearch.errors import ParameterError, ProfileError
+from mksearch_client.administration import (
+    Administration,
+    IssuedCredential,
+    create_administration,
+    issued_credentials,
+    load_administration,
+    remember_credential,
+)
+from mksearch_client.profile import Profile, open_profile
+
+__all__ = ["Admin"]
+
+#: Longest life of a credential, seconds: ten years.
+LIFE_S_MAX = 10 * 366 * 86_400
+
+
+class Admin:
+    """The administration in an owner's profile.
+
+    Attributes:
+        profile: the owner's.
+    """
+
+    def __init__(
+        self,
+        profile: Profile | Path | str | None = None,
+        *,
+        passphrase_file: Path | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Open the administration.
+
+        Args:
+            profile: the owner's folder, or the profile itself; None for the default folder.
+            passphrase_file: holds the passphrase; None for what the environment names.
+            clock: Unix seconds.
+
+        Raises:
+            ProfileError: there is no profile, or it has no administration.
+        """
+        self.profile = open_profile(profile, passphrase_file)
+        self._clock = clock
+        self._random = SystemRandom()
+        found = load_administration(self.profile)
+        if found is None:
+            raise ProfileError(
+                f"the profile in {self.profile.folder} has no administration",
+                cure="run mksearch admin init",
+            )
+        self._keys: Administration = found
+
+    @classmethod
+    def create(
+        cls, profile: Profile | Path | str | None = None, *, passphrase_file: Path | None = None
+    ) -> Admin:
+        """Make the administration of a collection; the next publish or renew tells the servers.
+
+        Raises:
+            ProfileError: there is no owner's profile, or it has an administration already.
+        """
+        opened = open_profile(profile, passphrase_file)
+        with opened.locked():
+            create_administration(opened, SystemRandom())
+        return cls(opened)
+
+    @property
+    def authority(self) -> bytes:
+        """Id of the authority, 32 bytes."""
+        return self._keys.parameters.authority
+
+    @property
+    def key(self) -> bytes:
+        """Ed25519 public key that signs credentials, 32 bytes."""
+        return self._keys.signing.public
+
+    @property
+    def epoch(self) -> int:
+        """Generation of the keys."""
+        return self._keys.epoch
+
+    def issue(
+        self, user: UserKey, attributes: Sequence[str | Attribute], *, life_s: int
+    ) -> SignedCredential:
+        """Make a credential for the holder of ``user``.
+
+        Args:
+            user: public keys of the user.
+            attributes: such as ``role:analyst``, ``clearance:3``.
+            life_s: seconds until it expires, 1 s to ten years.
+
+        Raises:
+            PolicyError: an attribute does not parse, or no key can have these together.
+            ParameterError: no attribute, or a life out of range.
+            ProfileError: the list of credentials cannot be written.
+        """
+        if not 1 <= life_s <= LIFE_S_MAX:
+            raise ParameterError(
+                f"a credential for {life_s} s is not in 1..{LIFE_S_MAX}", cure="30d is usual"
+            )
+        parsed = tuple(parse_attribute(a) if isinstance(a, str) else a for a in attributes)
+        now_s = int(self._clock())
+        keys = self._keys
+        credential = Credential(
+            self.profile.collection,
+            keys.parameters.authority,
+            keys.epoch,
+            self._random.bytes(SERIAL_BYTES),
+            user.id,
+            parsed,
+            now_s,
+            now_s + life_s,
+        )
+        secrets = MemberSecrets(
+            keys.member_secret,
+            generate_key(
+                keys.parameters, keys.master, credential.attributes, keys.epoch, self._random
+            ),
+        )
+        signed = issue_credential(credential, user, secrets, keys.signing)
+        issued = IssuedCredential(
+            credential.serial.hex(),
+            credential.user.hex(),
+            tuple(map(str, credential.attributes)),
+            credential.epoch,
+            credential.issued_at,
+            credential.expires_at,
+        )
+        with self.profile.locked():
+            remember_credential(self.profile.folder, issued)
+        return signed
+
+    def issued(self) -> list[IssuedCredential]:
+        """Return what was issued, oldest first.
+
+        Raises:
+            ProfileError: the list is damaged.
+        """
+        return issued_credentials(self.profile.folder)

@@ -1,0 +1,186 @@
+"""The owner's administration: the authority, the admin key and the member secret, on disk.
+
+It lies in the owner's profile: ``administration`` holds the secrets, sealed like the other keys,
+and ``credentials.json`` what was issued to whom.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mksearch.access.cpabe import MasterKey, set_up
+from mksearch.access.keys import PublicParameters
+from mksearch.codec import decode_cbor, encode_cbor, require_map
+from mksearch.crypto.randomness import RandomSource
+from mksearch.crypto.secret import SecretKey
+from mksearch.crypto.signature import SigningKey
+from mksearch.errors import MksearchError, ProfileError
+from mksearch.index.manifest import Access
+from mksearch.params import KEY_BYTES
+from mksearch_client.profile import Profile
+from mksearch_client.profile_folder import SecretFile, not_writable, write_file
+
+__all__ = ["Administration", "IssuedCredential", "load_administration"]
+
+_MAGIC = b"MKADMINI"
+_LIST_FORMAT = 1
+_FIELDS: dict[str, type] = {
+    "parameters": bytes,
+    "alpha": bytes,
+    "admin": bytes,
+    "member_secret": bytes,
+    "epoch": int,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCredential:
+    """What the administration remembers of a credential.
+
+    Attributes:
+        serial: 16 bytes, hexadecimal.
+        user: user id, hexadecimal.
+        attributes: as printed.
+        epoch: generation of the keys.
+        issued_at: Unix seconds.
+        expires_at: Unix seconds.
+    """
+
+    serial: str
+    user: str
+    attributes: tuple[str, ...]
+    epoch: int
+    issued_at: int
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Administration:
+    """What it takes to admit users to a collection; secret.
+
+    Attributes:
+        parameters: of the authority, public.
+        master: secret of the authority.
+        signing: the admin key.
+        member_secret: of the epoch.
+        epoch: generation of the keys, from 1.
+    """
+
+    parameters: PublicParameters
+    master: MasterKey
+    signing: SigningKey
+    member_secret: SecretKey
+    epoch: int
+
+    @property
+    def access(self) -> Access:
+        """What the manifest says of it."""
+        return Access(self.parameters.encode(), self.signing.public, self.epoch)
+
+    def __reduce__(self) -> str:
+        raise TypeError("administrations are never pickled")
+
+
+def _file(profile: Profile) -> SecretFile:
+    return SecretFile(profile.folder / "administration", _MAGIC, "the keys of the administration")
+
+
+def create_administration(profile: Profile, random: RandomSource) -> Administration:
+    """Make the administration of a collection and keep it in the owner's profile.
+
+    Raises:
+        ProfileError: there is one already, or the folder cannot be written.
+    """
+    file = _file(profile)
+    if file.path.exists():
+        raise ProfileError(
+            f"the profile in {profile.folder} has an administration already",
+            cure="go on with mksearch admin credential",
+        )
+    parameters, master = set_up(random)
+    admin, member = random.bytes(KEY_BYTES), random.bytes(KEY_BYTES)
+    fields = {
+        "parameters": parameters.encode(),
+        "alpha": master.alpha.reveal(),
+        "admin": admin,
+        "member_secret": member,
+        "epoch": 1,
+    }
+    try:
+        file.write(encode_cbor(fields), profile.passphrase, random)
+    except OSError as error:
+        raise not_writable(profile.folder, error) from None
+    return Administration(parameters, master, SigningKey(SecretKey(admin)), SecretKey(member), 1)
+
+
+def load_administration(profile: Profile) -> Administration | None:
+    """Return the administration in an owner's profile, None if there is none.
+
+    Raises:
+        ProfileError: it is damaged, or its passphrase is another one.
+    """
+    file = _file(profile)
+    try:
+        content = file.read(profile.passphrase)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ProfileError(f"{file.path} cannot be read ({error.strerror})") from None
+    try:
+        fields = require_map(decode_cbor(content, file.what), _FIELDS, file.what)
+        return Administration(
+            PublicParameters.decode(fields["parameters"]),
+            MasterKey(SecretKey(fields["alpha"])),
+            SigningKey(SecretKey(fields["admin"])),
+            SecretKey(fields["member_secret"]),
+            fields["epoch"],
+        )
+    except MksearchError as error:
+        raise file.damaged(error) from None
+
+
+# --- what was issued ---
+
+
+def _list_path(folder: Path) -> Path:
+    return folder / "credentials.json"
+
+
+def issued_credentials(folder: Path) -> list[IssuedCredential]:
+    """Return what was issued, oldest first.
+
+    Raises:
+        ProfileError: the file is damaged.
+    """
+    path = _list_path(folder)
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        if fields["format"] != _LIST_FORMAT:
+            raise ProfileError(f"{path} is of another format", cure="upgrade mksearch")
+        return [
+            IssuedCredential(**(entry | {"attributes": tuple(entry["attributes"])}))
+            for entry in fields["credentials"]
+        ]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProfileError(
+            f"{path} is damaged ({type(error).__name__})", cure="restore it from a backup"
+        ) from None
+
+
+def remember_credential(folder: Path, issued: IssuedCredential) -> None:
+    """Add a credential to the list, before it is handed out.
+
+    Raises:
+        ProfileError: the file is damaged or cannot be written.
+    """
+    known = [*issued_credentials(folder), issued]
+    fields = {"format": _LIST_FORMAT, "credentials": [asdict(one) for one in known]}
+    try:
+        write_file(_list_path(folder), json.dumps(fields, indent=1).encode())
+    except OSError as error:
+        raise not_writable(folder, error) from None

@@ -1,0 +1,58 @@
+"""Seal the bundles of groups for the members of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from mksearch.access.sealed_bundle import seal_bundle
+from mksearch.crypto.randomness import RandomSource
+from mksearch.index.manifest import Group, Manifest, ObjectRef
+from mksearch_client.administration import Administration
+from mksearch_client.keys import OwnerKeys
+
+__all__ = ["is_sealed_for", "seal_groups"]
+
+
+def is_sealed_for(manifest: Manifest, administration: Administration | None) -> bool:
+    """Tell whether a version names this administration and its groups are sealed under it."""
+    return manifest.access == (None if administration is None else administration.access)
+
+
+def seal_groups(
+    groups: Sequence[Group],
+    previous: Manifest | None,
+    administration: Administration | None,
+    keys: OwnerKeys,
+    random: RandomSource,
+    write: Callable[[bytes], ObjectRef],
+) -> tuple[Group, ...]:
+    """Return groups whose bundles are sealed under ``administration``.
+
+    Args:
+        groups: of the next version.
+        previous: the version before; bundles sealed under the same administration stay.
+        administration: of the collection, None for none.
+        keys: of the owner.
+        random: source of the encapsulations.
+        write: keeps an object.
+    """
+    if administration is None:
+        return tuple(groups)
+    stays = previous is not None and is_sealed_for(previous, administration)
+
+    def seal(group: Group) -> Group:
+        if group.bundle is not None and stays:
+            return group
+        sealed = seal_bundle(
+            keys.bundle(group.policy, group.epoch),
+            administration.parameters,
+            administration.member_secret,
+            random,
+            collection=keys.collection,
+            epoch=group.epoch,
+            policy=group.policy,
+        )
+        return replace(group, bundle=write(sealed))
+
+    return tuple(seal(group) for group in groups)

@@ -1,0 +1,142 @@
+"""What a user does besides searching: make keys, enrol, and see who they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mksearch.access.credential import SignedCredential
+from mksearch.access.enrolment import open_credential
+from mksearch.crypto.randomness import SystemRandom
+from mksearch.errors import ProfileError
+from mksearch_client.profile_folder import default_profile, read_passphrase
+from mksearch_client.user_profile import Card, UserProfile
+
+__all__ = ["User", "Whoami"]
+
+
+@dataclass(frozen=True, slots=True)
+class Whoami:
+    """What a user's profile says.
+
+    Attributes:
+        profile: its folder.
+        collection: hexadecimal.
+        name: what the owner calls the collection.
+        user: user id, hexadecimal.
+        enrolled: whether there is a credential.
+        attributes: of the credential.
+        epoch: of the credential, 0 without one.
+        expires_at: Unix seconds, 0 without one.
+        expired: whether it has.
+    """
+
+    profile: str
+    collection: str
+    name: str
+    user: str
+    enrolled: bool
+    attributes: tuple[str, ...] = ()
+    epoch: int = 0
+    expires_at: int = 0
+    expired: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints."""
+        return asdict(self)
+
+
+class User:
+    """A user with a profile.
+
+    Attributes:
+        profile: identity, card, credential.
+    """
+
+    def __init__(
+        self,
+        profile: UserProfile | Path | str | None = None,
+        *,
+        passphrase_file: Path | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Open a profile.
+
+        Args:
+            profile: its folder, or the profile itself; None for the default folder.
+            passphrase_file: holds the passphrase; None for what the environment names.
+            clock: Unix seconds.
+
+        Raises:
+            ProfileError: there is no user's profile, it is damaged, or the passphrase is wrong.
+        """
+        if not isinstance(profile, UserProfile):
+            folder = default_profile() if profile is None else Path(profile)
+            profile = UserProfile.open(folder, read_passphrase(passphrase_file))
+        self.profile = profile
+        self._clock = clock
+
+    @classmethod
+    def create(cls, folder: Path, card: Card | Path, *, passphrase: bytes | None = None) -> User:
+        """Make a profile from the owner's card; ``user-key`` in it is what the admin needs.
+
+        Raises:
+            InputError: the card cannot be used.
+            ProfileError: the folder holds something else, or cannot be written.
+        """
+        read = card if isinstance(card, Card) else Card.read(card)
+        return cls(UserProfile.create(folder, read, SystemRandom(), passphrase))
+
+    def enrol(self, data: bytes) -> SignedCredential:
+        """Take a credential that the admin made for this user.
+
+        Args:
+            data: the file; untrusted.
+
+        Raises:
+            VerificationError: damaged, or not signed by the administration that the card names.
+            CredentialRefused: of another collection or user, or expired.
+            ProfileError: the folder cannot be written.
+        """
+        profile = self.profile
+        signed = SignedCredential.decode(data, profile.card.admin_key)
+        signed.require_for(
+            collection=profile.collection,
+            authority=profile.card.parameters.authority,
+            user=profile.identity.public.id,
+            now_s=int(self._clock()),
+        )
+        open_credential(signed, profile.identity, profile.card.parameters, SystemRandom())
+        profile.keep_credential(data)
+        return signed
+
+    def whoami(self) -> Whoami:
+        """Say who this profile is and what it may.
+
+        Raises:
+            ProfileError: the credential is damaged.
+        """
+        profile = self.profile
+        names = (
+            str(profile.folder),
+            profile.collection.hex(),
+            profile.name,
+            profile.identity.public.id.hex(),
+        )
+        try:
+            credential = profile.credential().credential
+        except ProfileError:
+            if (profile.folder / "credential").exists():
+                raise
+            return Whoami(*names, enrolled=False)
+        return Whoami(
+            *names,
+            enrolled=True,
+            attributes=tuple(map(str, credential.attributes)),
+            epoch=credential.epoch,
+            expires_at=credential.expires_at,
+            expired=self._clock() > credential.expires_at,
+        )

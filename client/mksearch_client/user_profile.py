@@ -1,0 +1,240 @@
+"""The profile of a user: an identity, the owner's card, and the credential once there is one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mksearch.access.credential import SignedCredential
+from mksearch.access.enrolment import MemberSecrets, read_credential
+from mksearch.access.keys import PublicParameters
+from mksearch.crypto.identity import Identity
+from mksearch.crypto.randomness import RandomSource
+from mksearch.crypto.secret import SecretKey
+from mksearch.errors import InputError, MksearchError, ProfileError
+from mksearch.params import COLLECTION_BYTES, KEY_BYTES, Quorum
+from mksearch_client.profile import is_user_profile, make_folder
+from mksearch_client.profile_folder import (
+    ProfileFolder,
+    SecretFile,
+    ServerEntry,
+    not_writable,
+    read_fields,
+    write_file,
+)
+
+__all__ = ["Card", "UserProfile"]
+
+_MAGIC = b"MKUSRSEC"
+_PROFILE_FORMAT = 1
+#: 2 names an administration, 1 does not.
+_CARD_FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What an owner hands to users: where a collection is and whose signatures count.
+
+    Attributes:
+        collection: 16 bytes.
+        owner_key: Ed25519 public key, 32 bytes.
+        name: what the owner calls it.
+        quorum: number of servers and collusion bound.
+        servers: by id.
+        admin_key: Ed25519 public key of the administration, 32 bytes.
+        parameters: of the authority.
+    """
+
+    collection: bytes
+    owner_key: bytes
+    name: str
+    quorum: Quorum
+    servers: dict[int, ServerEntry]
+    admin_key: bytes
+    parameters: PublicParameters
+
+    @classmethod
+    def of_fields(cls, fields: dict[str, Any]) -> Card:
+        """Read the object of a card; raise ValueError, KeyError, TypeError or MksearchError."""
+        sizes = {"collection": COLLECTION_BYTES, "owner_key": KEY_BYTES, "admin_key": KEY_BYTES}
+        values = {name: bytes.fromhex(fields[name]) for name in sizes}
+        if any(len(values[name]) != size for name, size in sizes.items()):
+            raise ValueError("a key of another length")
+        servers = ProfileFolder.servers_of(fields)
+        quorum = ProfileFolder.quorum_of(fields)
+        if sorted(servers) != list(range(1, quorum.n_servers + 1)):
+            raise ValueError("servers that are not numbered 1..n")
+        if any(len(server.key) != KEY_BYTES for server in servers.values()):
+            raise ValueError("a key of another length")
+        return cls(
+            values["collection"],
+            values["owner_key"],
+            str(fields["name"]),
+            quorum,
+            servers,
+            values["admin_key"],
+            PublicParameters.decode(bytes.fromhex(fields["authority"])),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Card:
+        """Read a card that ``mksearch owner card`` wrote.
+
+        Raises:
+            InputError: it cannot be read, is no card, or of a collection without administration.
+        """
+        try:
+            fields = read_fields(path)
+        except OSError as error:
+            raise InputError(
+                f"the card {path} cannot be read ({error.strerror})", cure="check --card"
+            ) from None
+        except ValueError:
+            raise InputError(f"{path} is no card", cure="ask the owner for one") from None
+        if fields.get("format") == 1:
+            raise InputError(
+                f"the card {path} is of a collection that admits no users yet",
+                cure="the owner runs mksearch admin init, publishes, and makes a new card",
+            )
+        if fields.get("format") != _CARD_FORMAT:
+            raise InputError(f"{path} is no card that this release reads", cure="upgrade mksearch")
+        try:
+            return cls.of_fields(fields)
+        except (ValueError, KeyError, TypeError, MksearchError) as error:
+            raise InputError(
+                f"the card {path} is damaged ({error})", cure="ask the owner for a new one"
+            ) from None
+
+
+class UserProfile(ProfileFolder):
+    """An opened profile of a user.
+
+    Attributes:
+        card: as the owner handed it out.
+        identity: the user's keys.
+    """
+
+    def __init__(self, folder: Path, card: Card, identity: Identity) -> None:
+        super().__init__(
+            folder, card.collection, card.owner_key, card.name, card.quorum, card.servers
+        )
+        self.card = card
+        self.identity = identity
+
+    @classmethod
+    def create(
+        cls, folder: Path, card: Card, random: RandomSource, passphrase: bytes | None
+    ) -> UserProfile:
+        """Make the profile of a new user.
+
+        Raises:
+            ProfileError: the folder holds something else, or cannot be written.
+        """
+        if (folder / "profile.json").exists():
+            raise ProfileError(
+                f"{folder} holds a profile already", cure="choose another --profile folder"
+            )
+        make_folder(folder)
+        seed = random.bytes(KEY_BYTES)
+        profile = cls(folder, card, Identity(SecretKey(seed)))
+        fields = {"format": _PROFILE_FORMAT, "role": "user"} | profile.public_fields()
+        fields |= {"admin_key": card.admin_key.hex(), "authority": card.parameters.encode().hex()}
+        try:
+            _keys_file(folder).write(seed, passphrase, random)
+            write_file(folder / "user-key", profile.identity.public.encode())
+            write_file(folder / "profile.json", json.dumps(fields, indent=1).encode())
+        except OSError as error:
+            raise not_writable(folder, error) from None
+        return profile
+
+    @classmethod
+    def open(cls, folder: Path, passphrase: bytes | None = None) -> UserProfile:
+        """Open a profile.
+
+        Raises:
+            ProfileError: there is none, it is damaged or an owner's, or the passphrase is wrong.
+        """
+        file = _keys_file(folder)
+        if not is_user_profile(folder):
+            owners = (folder / "profile.json").exists()
+            raise ProfileError(
+                f"{folder} holds {'an owner' if owners else 'no user'}'s profile",
+                cure="run mksearch user init --card FILE, or name the folder with --profile",
+            )
+        try:
+            identity = Identity(SecretKey(file.read(passphrase)))
+            fields = read_fields(folder / "profile.json")
+            if fields["format"] != _PROFILE_FORMAT:
+                raise ProfileError(
+                    f"{folder / 'profile.json'} is of format {fields['format']}, and this release "
+                    f"reads {_PROFILE_FORMAT}",
+                    cure="upgrade mksearch",
+                )
+            return cls(folder, Card.of_fields(fields), identity)
+        except ProfileError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, MksearchError) as error:
+            raise ProfileError(
+                f"the profile in {folder} is damaged ({type(error).__name__})",
+                cure="restore it from a backup",
+            ) from None
+
+    # --- the credential ---
+
+    def keep_credential(self, data: bytes) -> None:
+        """Keep a credential that was proved; what is secret in it is sealed to this user.
+
+        Raises:
+            ProfileError: the folder cannot be written.
+        """
+        try:
+            write_file(self.folder / "credential", data)
+        except OSError as error:
+            raise not_writable(self.folder, error) from None
+
+    def credential(self) -> SignedCredential:
+        """Return the credential that was kept.
+
+        Raises:
+            ProfileError: there is none, or it is damaged.
+        """
+        try:
+            data = (self.folder / "credential").read_bytes()
+        except FileNotFoundError:
+            raise ProfileError(
+                f"the profile in {self.folder} is not enrolled",
+                cure="send user-key to the admin, then run mksearch user enrol --credential FILE",
+            ) from None
+        except OSError as error:
+            raise ProfileError(
+                f"{self.folder / 'credential'} cannot be read ({error.strerror})"
+            ) from None
+        try:
+            return SignedCredential.decode(data, self.card.admin_key)
+        except MksearchError as error:
+            raise self._damaged(error) from None
+
+    def secrets(self) -> MemberSecrets:
+        """Return the secrets of the credential.
+
+        Raises:
+            ProfileError: there is no credential, or it is damaged.
+        """
+        try:
+            return read_credential(self.credential(), self.identity)
+        except ProfileError:
+            raise
+        except MksearchError as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: MksearchError) -> ProfileError:
+        return ProfileError(
+            f"the credential in {self.folder} is damaged: {error.message}",
+            cure="enrol again with the file that the admin sent",
+        )
+
+
+def _keys_file(folder: Path) -> SecretFile:
+    return SecretFile(folder / "keys", _MAGIC, "the keys")
