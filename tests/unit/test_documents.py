@@ -160,6 +160,7 @@ def test_no_two_labels_are_equal_and_none_holds_a_zero_byte() -> None:
 def test_the_parameters_of_the_protocol_are_those_of_the_code() -> None:
     quorum = params.Quorum()
     n_terms = params.VECTOR_CLASSES[-1] * params.QUERY_SUM_MAX
+    policy_limits = params.POLICY_BYTES_MAX, params.POLICY_DEPTH_MAX, params.POLICY_LEAVES_MAX
     expected = {
         "`n`, `t`": (f"{quorum.n_servers}, {quorum.collusion_bound}", f"{params.N_SERVERS_MAX}"),
         "`h`": (f"{params.N_TABLES}", f"1..{params.N_TABLES_MAX}"),
@@ -174,6 +175,11 @@ def test_the_parameters_of_the_protocol_are_those_of_the_code() -> None:
         "terms of a query": ("", f"{n_terms}"),
         "levels; term ids and frequencies": ("", f"{params.N_LEVELS_MAX}"),
         "scoring": (f"{params.BM25_K1}, {params.BM25_B}", ""),
+        "policy": ("", "1..{}; at most {}; at most {}".format(*policy_limits)),
+        "attributes of a key": (
+            "", f"1..{params.ATTRIBUTES_MAX}; 1..{params.ATTRIBUTE_BYTES_MAX}",
+        ),
+        "numbers in policies and attributes": ("", f"below 2^{params.NUMBER_BITS}"),
     }  # fmt: skip
     rows = {row[0]: row for row in rows_of_table(read(PROTOCOL), "## 1. Notation")}
 

@@ -52,13 +52,17 @@ FORBIDDEN_NUMPY = {
 FORBIDDEN_METHODS = {"tofile"}
 
 #: The side of the security wall on which servers are: formats, arithmetic and primitives, which
-#: are worth nothing without a key.  Everything else is listed in .importlinter.
+#: are worth nothing without a key, and the issuing of one server's part of an attribute key.
+#: Everything else is listed in .importlinter.
 SERVERS_MAY_IMPORT = {
     "mksearch", "mksearch.codec", "mksearch.errors", "mksearch.messages", "mksearch.params",
     "mksearch.crypto", "mksearch.crypto.aead", "mksearch.crypto.evidence", "mksearch.crypto.kdf",
     "mksearch.crypto.keystream",
     "mksearch.crypto.labels", "mksearch.crypto.randomness", "mksearch.crypto.secret",
     "mksearch.crypto.signature",
+    "mksearch.access", "mksearch.access.attributes", "mksearch.access.issuing",
+    "mksearch.access.keys", "mksearch.access.pairing", "mksearch.access.policy",
+    "mksearch.access.scalars", "mksearch.access.tokens",
     "mksearch.field", "mksearch.field.modp",
     "mksearch.index", "mksearch.index.blob_list", "mksearch.index.geometry",
     "mksearch.index.manifest", "mksearch.index.segment", "mksearch.index.slot_shape",

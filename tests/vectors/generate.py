@@ -8,7 +8,17 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from . import bad_files, bad_search, bad_streams, good_core, good_index, good_search, signed
+from . import (
+    access,
+    bad_access,
+    bad_files,
+    bad_search,
+    bad_streams,
+    good_core,
+    good_index,
+    good_search,
+    signed,
+)
 from .material import BAD, HERE, Json, render
 
 GOOD: Mapping[str, Callable[[], Json]] = {
@@ -25,6 +35,8 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "answer": good_search.answer,
     "ranking": good_search.ranking,
     "signed": signed.signed,
+    "access_policy": access.access_policy,
+    "access": access.access,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -37,6 +49,7 @@ def bad() -> Mapping[str, Json]:
         **bad_streams.files(),
         **bad_search.files(),
         **dict(signed.bad()),
+        **bad_access.files(),
     }
 
 

@@ -27,7 +27,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import signed, slow
+from . import access, signed, slow
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -177,6 +177,7 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "record": _fast_record,
     "record bytes": lambda case: decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_fast,
+    **access.FAST,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -290,5 +291,6 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "record": _slow_record,
     "record bytes": lambda case: records.decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_slow,
+    **access.SLOW,
 }
 """What reads each kind of bad vector with the reference."""

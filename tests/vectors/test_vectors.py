@@ -15,11 +15,16 @@ import pytest
 from mksearch import errors
 from tests.reference.refused import Refused
 
-from . import generate, readers, signed, slow
+from . import access, generate, readers, signed, slow
 from .material import BAD, HERE, Json, bad_names, load, render
 
 ROOT = HERE.parents[1]
-CHECKS = {**slow.CHECKS, "signed": signed.check_signed}
+CHECKS = {
+    **slow.CHECKS,
+    "signed": signed.check_signed,
+    "access_policy": access.check_access_policy,
+    "access": access.check_access,
+}
 
 
 def committed(path: Path) -> Json:
@@ -71,7 +76,9 @@ def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     steps = {load(name, BAD)["refused_at"] for name in bad_names()}
     wanted = {f"5.{i}" for i in range(1, 7)} | {f"6.{i}" for i in range(1, 6)}
     wanted |= {f"7.{i}" for i in range(1, 8)} | {f"8.10.{i}" for i in range(1, 5)}
-    assert steps == wanted | {"8.0", "8.3", "8.4", "8.7", "10"}
+    wanted |= {f"11.1.{i}" for i in range(1, 8)} | {f"11.6.{i}" for i in range(1, 7)}
+    wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
+    assert steps == wanted
 
 
 def test_exceptions_of_bad_vectors_exist() -> None:
