@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeVar
 
 import grpc
@@ -60,6 +61,42 @@ _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _LIST_TIMEOUT_S = 120.0
 #: Uploading a segment takes as long as it takes; pings find out if the server is gone.
 _UPLOAD_TIMEOUT_S = 3600.0
+#: Objects up to this size share a message, which then has about as much as fits in one.
+_SMALL_BYTES = 1 << 16
+_TOGETHER_BYTES = 3 << 18
+
+
+def _first_of(pieces: Iterable[bytes]) -> tuple[bytes, Iterator[bytes] | None]:
+    """Return the first piece, and the others unless it is the only one."""
+    rest = iter(pieces)
+    first = next(rest, b"")
+    second = next(rest, None)
+    return first, None if second is None else chain([second], rest)
+
+
+def _put_requests(
+    manifest_hash: bytes, objects: Iterable[tuple[bytes, Iterable[bytes]]]
+) -> Iterator[owner_pb2.PutRequest]:
+    """Yield the messages that bring ``objects``; small ones share a message.
+
+    One for each would cost more than what is in it.
+    """
+    small: list[bytes] = []
+    n_bytes = 0
+    for name, pieces in objects:
+        piece, rest = _first_of(pieces)
+        if rest is None and len(piece) <= _SMALL_BYTES:
+            small.append(piece)
+            n_bytes += len(piece)
+            if n_bytes >= _TOGETHER_BYTES:
+                yield owner_pb2.PutRequest(manifest_hash=manifest_hash, whole=small)
+                small, n_bytes = [], 0
+            continue
+        yield owner_pb2.PutRequest(manifest_hash=manifest_hash, name=name, data=piece)
+        for further in rest or ():
+            yield owner_pb2.PutRequest(data=further)
+    if small:
+        yield owner_pb2.PutRequest(manifest_hash=manifest_hash, whole=small)
 
 
 def require_loopback(address: str) -> str:
@@ -102,6 +139,7 @@ class GrpcConnection:
     Attributes:
         server: its id.
         address: HOST:PORT.
+        n_busy: answers that told this client to come back later.
     """
 
     def __init__(
@@ -131,6 +169,7 @@ class GrpcConnection:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self.n_busy = 0
         self._started_s: list[float] = []
         self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
         self._server_key = server_key
@@ -178,6 +217,7 @@ class GrpcConnection:
                 with self._waiting():
                     return self._call(work)
             except ServerBusy as error:
+                self.n_busy += 1
                 # Not all at the same moment, and not as often as a liar may like.
                 wait_s = max(_RETRY_S_MIN, error.retry_after_ms / 1000) * (1 + self._jitter())
                 if time.monotonic() + wait_s > last_s:
@@ -405,11 +445,7 @@ class GrpcConnection:
 
         def messages() -> Iterator[owner_pb2.PutRequest]:
             try:
-                for name, pieces in objects:
-                    head = {"manifest_hash": manifest_hash, "name": name}
-                    for piece in pieces:
-                        yield owner_pb2.PutRequest(data=piece, **head)
-                        head = {}
+                yield from _put_requests(manifest_hash, objects)
             except Exception as error:  # noqa: BLE001 - raised below, on the caller's thread
                 failures.append(error)
 

@@ -36,10 +36,11 @@ from mksearch.index.record import Member
 from mksearch.index.stream import seal_stream
 from mksearch.params import KEY_BYTES, MANIFEST_LIFE_S, SNIPPET_CHARS, TITLE_CHARS, Quorum
 from mksearch.text.analyzers import Analyzer
-from mksearch.text.vocabulary import Counts, count_corpus
+from mksearch.text.vocabulary import Counts
 from mksearch.text.weights import Scoring
 from mksearch_client.administration import Administration
 from mksearch_client.blob_pack import BlobPackWriter
+from mksearch_client.counting import count_documents
 from mksearch_client.keys import NO_POLICY, OwnerKeys
 from mksearch_client.publication import (
     MANIFEST_NAME,
@@ -189,7 +190,7 @@ class Publisher:
     ) -> Publication:
         report("reading", 0.0)
         stored = _StoredDocuments(self._keys.collection, blobs, self._random)
-        counts = count_corpus(self._analyzer, stored.keep(documents))
+        counts = count_documents(self._analyzer, stored.keep(documents))
         blobs.finish()
         if not stored.members:
             raise InputError(

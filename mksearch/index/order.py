@@ -46,9 +46,13 @@ def similarity_order(
     )
     # Imported here: importing scikit-learn takes a second, and only a build needs it.
     from sklearn.decomposition import TruncatedSVD  # noqa: PLC0415
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
-    places = TruncatedSVD(n_directions, n_iter=2, random_state=0).fit_transform(matrix)
-    return _bisect(np.asarray(places, np.float32), fan_out)
+    # The sparse products have one thread anyway, and threads of the dense ones spin while they
+    # wait for each other: beside a busy process that made one second thirty.
+    with threadpool_limits(1, "blas"):
+        places = TruncatedSVD(n_directions, n_iter=2, random_state=0).fit_transform(matrix)
+        return _bisect(np.asarray(places, np.float32), fan_out)
 
 
 def _bisect(places: NDArray[np.float32], fan_out: int) -> NDArray[np.int64]:

@@ -6,8 +6,9 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,20 @@ from mksearch.errors import ParameterError
 from mksearch.text.analyzers import Analyzer
 from mksearch.text.weights import Statistics
 
-__all__ = ["Counts", "Vocabulary", "count_corpus"]
+__all__ = [
+    "TEXTS_AT_ONCE",
+    "CorpusCounter",
+    "CountedTexts",
+    "Counts",
+    "TextCounter",
+    "Vocabulary",
+    "count_corpus",
+]
 
 #: Postings that are renumbered and sorted at once: some 100 MB of working memory.
 _POSTINGS_AT_ONCE: Final = 1 << 22
+#: Texts counted in one go.
+TEXTS_AT_ONCE: Final = 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +104,108 @@ class _Numbering(dict[str, int]):
         return number
 
 
-def count_corpus(analyzer: Analyzer, texts: Iterable[str]) -> Counts:
-    """Count the terms of a corpus, read once and one text at a time.
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedTexts:
+    """Some texts, counted with the numbers of one `TextCounter`.
 
-    Memory beyond the result (8 bytes a posting and the vocabulary) is bounded.  The order of the
-    texts changes the order of the rows alone, never the vocabulary.
+    Attributes:
+        terms: terms that this counter met here first, in the order of their numbers.
+        numbers: int32 ``(n_postings,)``, numbers of terms, text after text.
+        tfs: int32 ``(n_postings,)``, 1 or more.
+        sizes: int32 ``(n_texts,)``, postings of each text.
+        lengths: int64 ``(n_texts,)``, tokens of each text.
+    """
+
+    terms: list[str]
+    numbers: NDArray[np.int32]
+    tfs: NDArray[np.int32]
+    sizes: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+
+
+class TextCounter:
+    """Counts texts; several may share a corpus, each with numbers of its own for the terms."""
+
+    def __init__(self, analyzer: Analyzer) -> None:
+        self._analyzer = analyzer
+        self._numbering = _Numbering()
+        self._n_told = 0
+
+    def count(self, texts: Iterable[str]) -> CountedTexts:
+        """Count some texts."""
+        number_of = self._numbering.__getitem__
+        numbers, tfs, sizes = array("i"), array("i"), array("i")
+        lengths = array("q")
+        for text in texts:
+            tokens = self._analyzer.tokens(text)
+            counter = Counter(map(number_of, tokens))
+            numbers.extend(counter.keys())
+            tfs.extend(counter.values())
+            sizes.append(len(counter))
+            lengths.append(len(tokens))
+        terms = list(islice(self._numbering, self._n_told, None))
+        self._n_told += len(terms)
+        return CountedTexts(
+            terms,
+            np.array(numbers, np.int32),
+            np.array(tfs, np.int32),
+            np.array(sizes, np.int32),
+            np.array(lengths, np.int64),
+        )
+
+
+class CorpusCounter:
+    """Puts together what counters found, in the order of the texts."""
+
+    def __init__(self) -> None:
+        self._numbering = _Numbering()
+        self._known: dict[int, NDArray[np.int32]] = {}
+        self._parts: list[CountedTexts] = []
+
+    def add(self, counter: int, part: CountedTexts) -> None:
+        """Take the next texts.
+
+        Args:
+            counter: which counter counted them, any number of its own.
+            part: all parts of one counter come in the order in which it counted them.
+        """
+        new = np.array([self._numbering[term] for term in part.terms], np.int32)
+        known = np.concatenate([self._known.get(counter, np.zeros(0, np.int32)), new])
+        self._known[counter] = known
+        numbers = known[part.numbers]
+        self._parts.append(CountedTexts([], numbers, part.tfs, part.sizes, part.lengths))
+
+    def finish(self) -> Counts:
+        """Number the terms for good and return the counts."""
+        first_seen, tfs, sizes, lengths = (
+            _joined([getattr(part, name) for part in self._parts], dtype)
+            for name, dtype in (
+                ("numbers", np.int32),
+                ("tfs", np.int32),
+                ("sizes", np.int64),
+                ("lengths", np.int64),
+            )
+        )
+        self._parts.clear()
+        indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        terms, dfs, ids = _renumber(list(self._numbering), first_seen)
+        term_ids = _sort_rows(indptr, first_seen, tfs, ids)
+        vocabulary = Vocabulary(terms, dfs, len(lengths), int(lengths.sum()))
+        for result in (indptr, term_ids, tfs, lengths):
+            result.flags.writeable = False
+        return Counts(indptr, term_ids, tfs, lengths, vocabulary)
+
+
+def _joined(parts: list[NDArray[Any]], dtype: type[np.integer]) -> NDArray[Any]:
+    joined: NDArray[Any] = np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype)
+    return joined
+
+
+def count_corpus(analyzer: Analyzer, texts: Iterable[str]) -> Counts:
+    """Count the terms of a corpus, read once.
+
+    Memory beyond the result (8 bytes a posting and the vocabulary) is bounded, some hundred texts
+    included.  The order of the texts changes the order of the rows alone, never the vocabulary.
 
     Args:
         analyzer: cuts the texts.
@@ -106,29 +214,11 @@ def count_corpus(analyzer: Analyzer, texts: Iterable[str]) -> Counts:
     Returns:
         The counts, documents in the order of the texts.
     """
-    numbering = _Numbering()
-    number_of = numbering.__getitem__
-    numbers, tfs = array("i"), array("i")
-    lengths, ends = array("q"), array("q", [0])
-    for text in texts:
-        tokens = analyzer.tokens(text)
-        counter = Counter(map(number_of, tokens))
-        numbers.extend(counter.keys())
-        tfs.extend(counter.values())
-        lengths.append(len(tokens))
-        ends.append(len(numbers))
-
-    indptr = np.array(ends, dtype=np.int64)
-    tf_array = np.array(tfs, dtype=np.int32)
-    first_seen = np.array(numbers, dtype=np.int32)
-    del numbers, tfs
-    terms, dfs, ids = _renumber(list(numbering), first_seen)
-    term_ids = _sort_rows(indptr, first_seen, tf_array, ids)
-    length_array = np.array(lengths, dtype=np.int64)
-    vocabulary = Vocabulary(terms, dfs, len(length_array), int(length_array.sum()))
-    for result in (indptr, term_ids, tf_array, length_array):
-        result.flags.writeable = False
-    return Counts(indptr, term_ids, tf_array, length_array, vocabulary)
+    counter, corpus = TextCounter(analyzer), CorpusCounter()
+    waiting = iter(texts)
+    while batch := list(islice(waiting, TEXTS_AT_ONCE)):
+        corpus.add(0, counter.count(batch))
+    return corpus.finish()
 
 
 def _renumber(

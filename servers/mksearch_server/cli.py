@@ -86,7 +86,9 @@ def serve(config: _Config, as_json: _Json = False) -> None:
     """Serve until SIGTERM or Ctrl-C; prints its address once it answers."""
     from mksearch_server.config import load_config
     from mksearch_server.log import log_to_stderr
+    from mksearch_server.memory import bound_allocator
 
+    bound_allocator()
     loaded = load_config(config)
     if loaded.threads:
         # Read when the compiled loops are loaded, so set before.

@@ -16,3 +16,5 @@ def log_to_stderr() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    # Without a handler gRPC would print a traceback for every client that hangs up.
+    logging.getLogger("grpc").addHandler(logging.NullHandler())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ __all__ = ["PublicationUnderWay", "SearchServer", "Upload"]
 
 _ACTIVE = "manifest"
 _READ_BYTES = 1 << 24
+#: Record slots that are copied together, at most about 300 kB.
+_SLOTS_PER_PIECE = 128
 #: A publication that nobody continued for this long gives way to another.
 LEASE_S = 60
 #: Compiled loops share one pool of threads in a process, and numba's fallback for machines without
@@ -229,6 +231,24 @@ class SearchServer:
         is_segment = name in proposal.segments
         return Upload(proposal, name, self._store.begin(name, size, is_segment=is_segment))
 
+    def put_whole(self, manifest_hash: bytes, objects: Iterable[bytes]) -> None:
+        """Store small objects that a proposed manifest lists, each named by its hash.
+
+        Raises:
+            StorageError: one is not listed, is a segment, or stored already, or no room.
+        """
+        proposal = self._proposal(manifest_hash)
+        whole = {sha256(data): data for data in objects}
+        for name, data in whole.items():
+            if name in proposal.segments or proposal.listed.get(name) != len(data):
+                raise StorageError(
+                    f"object {name.hex()[:16]} is no small object of a manifest that the owner "
+                    "signed"
+                )
+        self._store.keep_together(whole)
+        for name in whole:
+            proposal.stored(name)
+
     def activate(self, manifest_hash: bytes) -> int:
         """Serve a proposed version from now on; return its number.
 
@@ -334,6 +354,24 @@ class SearchServer:
         Raises:
             ParameterError: another version, an unknown segment, or slots out of range.
         """
+        return RecordAnswer(np.array(self._slots_for(request)[request.slots]))
+
+    def record_pieces(self, request: RecordRequest) -> Iterator[RecordAnswer]:
+        """Return the answer of ``records`` in pieces, each copied when it is asked for.
+
+        Raises:
+            ParameterError: another version, an unknown segment, or slots out of range.
+        """
+        slots = self._slots_for(request)
+        wanted = request.slots
+        starts = range(0, max(1, len(wanted)), _SLOTS_PER_PIECE)
+        return (
+            RecordAnswer(np.array(slots[wanted[start : start + _SLOTS_PER_PIECE]]))
+            for start in starts
+        )
+
+    def _slots_for(self, request: RecordRequest) -> NDArray[np.uint16]:
+        """Return all record slots of the segment, after proving the request."""
         segment = self._served_segment(request.version, request.segment)
         slots = segment.slots()
         wanted = request.slots
@@ -341,7 +379,7 @@ class SearchServer:
             raise ParameterError(f"{len(wanted)} slots in one request (at most {MAX_RECORDS})")
         if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < len(slots):
             raise ParameterError(f"a slot is not in 0..{len(slots) - 1}")
-        return RecordAnswer(np.array(slots[wanted]))
+        return slots
 
     def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
         """Return up to ``n_bytes`` bytes of a stored object from ``offset``.

@@ -22,6 +22,7 @@ from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log
+from mksearch_server.memory import collecting
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
 
@@ -119,7 +120,9 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     log.info("server %d listens on %s:%d, version %d", config.id, host, port, runtime.version)
     ready(f"{host}:{port}")
+    tidying = loop.create_task(collecting())
     await stopping.wait()
+    tidying.cancel()
     log.info("stopping: %d s for running requests", config.drain_s)
     await checks.enter_graceful_shutdown()
     await server.stop(config.drain_s)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, TypeVar
 
 import grpc
 
@@ -25,6 +26,7 @@ from mksearch_server.config import ServerConfig
 from mksearch_server.identity import Claim, ServerIdentity
 from mksearch_server.log import log
 from mksearch_server.search_server import SearchServer, Upload
+from mksearch_server.sending import Sending
 from mksearch_server.status import DETAIL_KEY, status_of
 from mksearch_server.store import ObjectStore
 
@@ -53,6 +55,7 @@ class Runtime:
         self._storage = ThreadPoolExecutor(4, "storage")
         # Uploads change the store: one at a time, in the order in which they came.
         self._upload = ThreadPoolExecutor(1, "upload")
+        self.sending = Sending()
         self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
         self._search: SearchServer | None = None
         if identity.claim is not None:
@@ -118,14 +121,27 @@ class Runtime:
         self._store.close()
 
 
-async def _refuse(context: Any, error: Exception) -> NoReturn:
-    """End the call with the status and the detail of the table."""
+def _refuse(context: Any, error: Exception) -> None:
+    """Give the call the status and the detail of the table; the caller returns, with no answer.
+
+    gRPC's ``abort`` would do it as well, but the exception that it raises lies in a cycle with the
+    call, and every message that was read ahead for it stays in memory until a collection.
+    """
     code, detail = status_of(error)
     if code is grpc.StatusCode.INTERNAL:
         log.error("internal fault: %s: %s", type(error).__name__, error)
     context.set_trailing_metadata(((DETAIL_KEY, detail.SerializeToString()),))
-    await context.abort(code, detail.message)
-    raise AssertionError("abort does not return")
+    context.set_code(code)
+    context.set_details(detail.message)
+
+
+def _reading(requests: Any) -> AbstractAsyncContextManager[Any]:
+    """Give the messages of a call; what was not read of them is let go of at the end.
+
+    gRPC's receiver and its generator refer to each other, so a stream that is refused in the middle
+    would keep its call, with all that was read ahead, until a collection.
+    """
+    return aclosing(aiter(requests))
 
 
 def _require_nonce(nonce: bytes) -> bytes:
@@ -142,7 +158,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
 
     async def GetManifest(  # noqa: N802 - named by the protocol
         self, request: search_pb2.GetManifestRequest, context: Any
-    ) -> search_pb2.GetManifestResponse:
+    ) -> search_pb2.GetManifestResponse | None:
         """Return the active manifest, signed together with the nonce."""
         try:
             nonce = _require_nonce(request.nonce)
@@ -150,7 +166,8 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             signature = self._runtime.identity.signer.manifest(nonce, manifest)
             return search_pb2.GetManifestResponse(manifest=manifest, signature=signature)
         except Exception as error:  # noqa: BLE001 - every fault gets a status
-            await _refuse(context, error)
+            _refuse(context, error)
+            return None
 
     async def Score(  # noqa: N802
         self, request_iterator: AsyncIterator[search_pb2.ScoreRequest], context: Any
@@ -158,33 +175,42 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
         """Score a query share; nothing is kept of one that announces a wrong size."""
         try:
             head, gathering, shape = None, None, (0, 0)
-            async for message in request_iterator:
-                if gathering is None:
-                    head = convert.score_head(message.head)
-                    width = self._runtime.search.width(head.version, head.segment, head.level)
-                    shape = (head.n_vectors, width)
-                    gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
-                gathering.add(message.shares)
+            async with _reading(request_iterator) as messages:
+                async for message in messages:
+                    if gathering is None:
+                        head = convert.score_head(message.head)
+                        width = self._runtime.search.width(head.version, head.segment, head.level)
+                        shape = (head.n_vectors, width)
+                        gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
+                    gathering.add(message.shares)
             if head is None or gathering is None:
                 raise ParameterError("an empty score request came")
             request = convert.score_request(head, gathering.elements(shape))
+            sending = self._runtime.sending
+            sending.require_room()
             answer, signature = await self._runtime.score(request)
-            for response in convert.score_answer_messages(answer, signature):
+            responses = convert.score_answer_messages(answer, signature)
+            async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
                 yield response
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
 
     async def GetRecords(  # noqa: N802
         self, request: search_pb2.GetRecordsRequest, context: Any
     ) -> AsyncIterator[search_pb2.GetRecordsResponse]:
         """Return record slots by number."""
         try:
+            sending = self._runtime.sending
+            sending.require_room()
             asked = convert.record_request(request)
-            answer = await self._runtime.on_storage(self._runtime.search.records, asked)
-            for response in convert.record_answer_messages(answer):
-                yield response
+            pieces = self._runtime.search.record_pieces(asked)
+            while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
+                messages = convert.record_answer_messages(piece)
+                # Once as elements, once as a message.
+                async for response in sending.send(context, 2 * piece.elements.nbytes, messages):
+                    yield response
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
 
     async def ReadObject(  # noqa: N802
         self, request: search_pb2.ReadObjectRequest, context: Any
@@ -197,17 +223,21 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 )
             if len(request.name) != 32:
                 raise ParameterError(f"a name has {len(request.name)} bytes (need 32)")
+            sending = self._runtime.sending
+            sending.require_room()
             stop = request.offset + request.n_bytes
             for start in range(request.offset, stop, convert.CHUNK_BYTES):
                 n_wanted = min(convert.CHUNK_BYTES, stop - start)
                 piece = await self._runtime.on_storage(
                     self._runtime.search.read_object, request.name, start, n_wanted
                 )
-                yield search_pb2.ReadObjectResponse(data=piece)
+                messages = [search_pb2.ReadObjectResponse(data=piece)]
+                async for response in sending.send(context, 2 * len(piece), messages):
+                    yield response
                 if len(piece) < n_wanted:
                     break
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
 
 
 class _IncomingObjects:
@@ -222,6 +252,12 @@ class _IncomingObjects:
         """Write the next messages."""
         for message in messages:
             self._manifest_hash = message.manifest_hash or self._manifest_hash
+            if message.whole:
+                self.finish()
+                search.put_whole(self._manifest_hash, message.whole)
+                self.n_objects += len(message.whole)
+                if not (message.name or message.data):
+                    continue
             if message.name:
                 self.finish()
                 self._upload = search.begin_put(self._manifest_hash, message.name)
@@ -251,7 +287,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
 
     async def Claim(  # noqa: N802
         self, request: owner_pb2.ClaimRequest, context: Any
-    ) -> owner_pb2.ClaimResponse:
+    ) -> owner_pb2.ClaimResponse | None:
         """Pin the owner that shows the claim token."""
         try:
             claim = Claim(request.owner_key, request.collection)
@@ -260,18 +296,20 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
                 server_id=self._runtime.config.id, server_key=self._runtime.identity.signer.public
             )
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
+            return None
 
     async def Propose(  # noqa: N802
         self, request: owner_pb2.ProposeRequest, context: Any
-    ) -> owner_pb2.ProposeResponse:
+    ) -> owner_pb2.ProposeResponse | None:
         """Take a signed manifest."""
         try:
             search = self._runtime.search
             manifest_hash = await self._runtime.on_upload(search.propose, request.manifest)
             return owner_pb2.ProposeResponse(manifest_hash=manifest_hash)
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
+            return None
 
     async def ListMissing(  # noqa: N802
         self, request: owner_pb2.ListMissingRequest, context: Any
@@ -283,11 +321,11 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             for start in range(0, max(1, len(names)), _NAMES_PER_MESSAGE):
                 yield owner_pb2.ListMissingResponse(names=names[start : start + _NAMES_PER_MESSAGE])
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
 
     async def Put(  # noqa: N802
         self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
-    ) -> owner_pb2.PutResponse:
+    ) -> owner_pb2.PutResponse | None:
         """Store objects one after another."""
         objects = _IncomingObjects()
         try:
@@ -295,24 +333,26 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             # A hop to the thread costs as much as a small object, so many share one.
             batch: list[owner_pb2.PutRequest] = []
             n_bytes = 0
-            async for message in request_iterator:
-                batch.append(message)
-                n_bytes += len(message.data)
-                if len(batch) >= _BATCH_MESSAGES or n_bytes >= _BATCH_BYTES:
-                    await self._runtime.on_upload(objects.take, search, batch)
-                    batch, n_bytes = [], 0
+            async with _reading(request_iterator) as messages:
+                async for message in messages:
+                    batch.append(message)
+                    n_bytes += message.ByteSize()
+                    if len(batch) >= _BATCH_MESSAGES or n_bytes >= _BATCH_BYTES:
+                        await self._runtime.on_upload(objects.take, search, batch)
+                        batch, n_bytes = [], 0
             await self._runtime.on_upload(objects.take, search, batch)
             await self._runtime.on_upload(objects.finish)
             return owner_pb2.PutResponse(n_objects=objects.n_objects)
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
+            return None
         finally:
             # Behind what the thread still does for a client that has gone away.
             await self._runtime.on_upload(objects.close)
 
     async def Activate(  # noqa: N802
         self, request: owner_pb2.ActivateRequest, context: Any
-    ) -> owner_pb2.ActivateResponse:
+    ) -> owner_pb2.ActivateResponse | None:
         """Serve a proposed version."""
         try:
             search = self._runtime.search
@@ -320,7 +360,8 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             log.info("version %d is active", version)
             return owner_pb2.ActivateResponse(version=version)
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
+            return None
 
 
 class InfoServicer(owner_pb2_grpc.InfoServiceServicer):
@@ -331,7 +372,7 @@ class InfoServicer(owner_pb2_grpc.InfoServiceServicer):
 
     async def GetInfo(  # noqa: N802
         self, request: owner_pb2.GetInfoRequest, context: Any
-    ) -> owner_pb2.GetInfoResponse:
+    ) -> owner_pb2.GetInfoResponse | None:
         """Say who this server is and what it serves."""
         try:
             nonce = _require_nonce(request.nonce)
@@ -349,4 +390,5 @@ class InfoServicer(owner_pb2_grpc.InfoServiceServicer):
                 signature=signer.info(nonce, runtime.config.id, version, collection),
             )
         except Exception as error:  # noqa: BLE001
-            await _refuse(context, error)
+            _refuse(context, error)
+            return None

@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -113,6 +113,11 @@ def _damaged(why: str) -> StorageError:
         f"the store is damaged ({why})",
         cure="restore data/ from another server of the collection",
     )
+
+
+def _stored_already(name: bytes) -> StorageError:
+    # Anybody may announce the active version again, and must not fill the disk with it.
+    return StorageError(f"object {name.hex()[:16]} is stored here already")
 
 
 class ObjectStore:
@@ -250,6 +255,23 @@ class ObjectStore:
         self._n_pending_bytes += len(data)
         if self._n_pending_bytes >= _PENDING_BYTES:
             self.flush()
+
+    def keep_together(self, objects: Mapping[bytes, bytes]) -> None:
+        """Keep small objects, committed with others.
+
+        Args:
+            objects: bytes by name, proved.
+
+        Raises:
+            StorageError: one is stored already, or no room.
+        """
+        self._require_room(sum(map(len, objects.values())))
+        with self._reading(self._objects) as transaction:
+            for name in objects:
+                if name in self._pending or transaction.get(name) is not None:
+                    raise _stored_already(name)
+        for name, data in objects.items():
+            self.keep_small(name, data)
 
     def flush(self) -> None:
         """Commit the small objects that were kept, durably.

@@ -49,14 +49,16 @@ class ListMissingResponse(_message.Message):
     def __init__(self, names: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("manifest_hash", "name", "data")
+    __slots__ = ("manifest_hash", "name", "data", "whole")
     MANIFEST_HASH_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     manifest_hash: bytes
     name: bytes
     data: bytes
-    def __init__(self, manifest_hash: _Optional[bytes] = ..., name: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
+    whole: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, manifest_hash: _Optional[bytes] = ..., name: _Optional[bytes] = ..., data: _Optional[bytes] = ..., whole: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("n_objects",)

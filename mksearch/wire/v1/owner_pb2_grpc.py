@@ -86,7 +86,8 @@ class OwnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Put(self, request_iterator, context):
-        """Sends objects one after another: a head, then chunks, then the next head.
+        """Sends objects one after another: a head, then chunks, then the next head; or many small ones,
+        whole, in one message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
