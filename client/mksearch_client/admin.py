@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mksearch.access.attributes import Attribute, parse_attribute
+from mksearch.access.attributes import Attribute, key_labels, parse_attribute
 from mksearch.access.cpabe import generate_key
 from mksearch.access.credential import SERIAL_BYTES, Credential, SignedCredential
-from mksearch.access.enrolment import MemberSecrets, issue_credential
+from mksearch.access.enrolment import CredentialSecrets, issue_credential
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.crypto.user_key import UserKey
 from mksearch.errors import ParameterError, ProfileError
@@ -20,8 +20,10 @@ from mksearch_client.administration import (
     issued_credentials,
     load_administration,
     remember_credential,
+    share_administration,
 )
 from mksearch_client.profile import Profile, open_profile
+from mksearch_client.sharing import deal_to_servers
 
 __all__ = ["Admin"]
 
@@ -79,6 +81,33 @@ class Admin:
         return cls(opened)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the servers share the authority, and issue keys in parts."""
+        return self._keys.master is None
+
+    def share(self, *, timeout_s: float = 10.0) -> None:
+        """Share the authority over the servers and forget its secret here.
+
+        Every server must take its share; the next publish or renew tells users of it.  May be
+        called again when it was interrupted.
+
+        Raises:
+            ParameterError: the servers share it already.
+            NotEnoughAnswers: a server did not take its share; the secret stays here.
+            ProfileError: the folder cannot be written.
+        """
+        master = self._keys.master
+        if master is None:
+            raise ParameterError(
+                "the servers share the authority already", cure="refresh with owner rotate"
+            )
+        with self.profile.locked():
+            verification = deal_to_servers(
+                self.profile, self._keys.parameters, master, self._random, timeout_s=timeout_s
+            )
+            self._keys = share_administration(self.profile, verification, self._random)
+
+    @property
     def authority(self) -> bytes:
         """Id of the authority, 32 bytes."""
         return self._keys.parameters.authority
@@ -125,12 +154,13 @@ class Admin:
             now_s,
             now_s + life_s,
         )
-        secrets = MemberSecrets(
-            keys.member_secret,
-            generate_key(
+        key_labels(credential.attributes, keys.epoch)
+        key = None
+        if keys.master is not None:
+            key = generate_key(
                 keys.parameters, keys.master, credential.attributes, keys.epoch, self._random
-            ),
-        )
+            )
+        secrets = CredentialSecrets(keys.member_secret, key)
         signed = issue_credential(credential, user, secrets, keys.signing)
         issued = IssuedCredential(
             credential.serial.hex(),

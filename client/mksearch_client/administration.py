@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mksearch.access.cpabe import MasterKey, set_up
-from mksearch.access.keys import PublicParameters
+from mksearch.access.keys import PublicParameters, VerificationKeys
 from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
@@ -23,13 +23,24 @@ from mksearch.params import KEY_BYTES
 from mksearch_client.profile import Profile
 from mksearch_client.profile_folder import SecretFile, not_writable, write_file
 
-__all__ = ["Administration", "IssuedCredential", "load_administration"]
+__all__ = [
+    "Administration",
+    "IssuedCredential",
+    "create_administration",
+    "issued_credentials",
+    "load_administration",
+    "read_administration",
+    "remember_credential",
+    "restore_administration",
+    "share_administration",
+]
 
 _MAGIC = b"MKADMINI"
 _LIST_FORMAT = 1
 _FIELDS: dict[str, type] = {
     "parameters": bytes,
     "alpha": bytes,
+    "verification": bytes,
     "admin": bytes,
     "member_secret": bytes,
     "epoch": int,
@@ -63,22 +74,24 @@ class Administration:
 
     Attributes:
         parameters: of the authority, public.
-        master: secret of the authority.
+        master: secret of the authority; None once the servers share it.
         signing: the admin key.
         member_secret: of the epoch.
         epoch: generation of the keys, from 1.
+        verification: verification keys file, b"" while the authority is in one place.
     """
 
     parameters: PublicParameters
-    master: MasterKey
+    master: MasterKey | None
     signing: SigningKey
     member_secret: SecretKey
     epoch: int
+    verification: bytes = b""
 
     @property
     def access(self) -> Access:
         """What the manifest says of it."""
-        return Access(self.parameters.encode(), self.signing.public, self.epoch)
+        return Access(self.parameters.encode(), self.signing.public, self.epoch, self.verification)
 
     def __reduce__(self) -> str:
         raise TypeError("administrations are never pickled")
@@ -105,6 +118,7 @@ def create_administration(profile: Profile, random: RandomSource) -> Administrat
     fields = {
         "parameters": parameters.encode(),
         "alpha": master.alpha.reveal(),
+        "verification": b"",
         "admin": admin,
         "member_secret": member,
         "epoch": 1,
@@ -116,30 +130,84 @@ def create_administration(profile: Profile, random: RandomSource) -> Administrat
     return Administration(parameters, master, SigningKey(SecretKey(admin)), SecretKey(member), 1)
 
 
+def share_administration(
+    profile: Profile, verification: VerificationKeys, random: RandomSource
+) -> Administration:
+    """Forget the authority's secret: the servers hold shares of it now.
+
+    Raises:
+        ProfileError: there is no administration, or the folder cannot be written.
+    """
+    content = read_administration(profile)
+    if content is None:
+        raise ProfileError(
+            f"the profile in {profile.folder} has no administration", cure="run mksearch admin init"
+        )
+    fields = _fields_of(content) | {"alpha": b"", "verification": verification.encode()}
+    content = encode_cbor(fields)
+    try:
+        _file(profile).write(content, profile.passphrase, random)
+    except OSError as error:
+        raise not_writable(profile.folder, error) from None
+    return _decode(content)
+
+
 def load_administration(profile: Profile) -> Administration | None:
     """Return the administration in an owner's profile, None if there is none.
 
     Raises:
         ProfileError: it is damaged, or its passphrase is another one.
     """
+    content = read_administration(profile)
+    if content is None:
+        return None
+    try:
+        return _decode(content)
+    except MksearchError as error:
+        raise _file(profile).damaged(error) from None
+
+
+def read_administration(profile: Profile) -> bytes | None:
+    """Return the content of ``administration``, secret, for a backup; None if there is none.
+
+    Raises:
+        ProfileError: it is damaged, or its passphrase is another one.
+    """
     file = _file(profile)
     try:
-        content = file.read(profile.passphrase)
+        return file.read(profile.passphrase)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ProfileError(f"{file.path} cannot be read ({error.strerror})") from None
-    try:
-        fields = require_map(decode_cbor(content, file.what), _FIELDS, file.what)
-        return Administration(
-            PublicParameters.decode(fields["parameters"]),
-            MasterKey(SecretKey(fields["alpha"])),
-            SigningKey(SecretKey(fields["admin"])),
-            SecretKey(fields["member_secret"]),
-            fields["epoch"],
-        )
-    except MksearchError as error:
-        raise file.damaged(error) from None
+
+
+def restore_administration(profile: Profile, content: bytes, random: RandomSource) -> None:
+    """Keep the administration of a backup in a recovered profile.
+
+    Raises:
+        FormatError, ParameterError: the content is not that of ``administration``.
+        OSError: the folder cannot be written.
+    """
+    _decode(content)
+    _file(profile).write(content, profile.passphrase, random)
+
+
+def _fields_of(content: bytes) -> dict[str, Any]:
+    what = "the keys of the administration"
+    return require_map(decode_cbor(content, what), _FIELDS, what)
+
+
+def _decode(content: bytes) -> Administration:
+    fields = _fields_of(content)
+    return Administration(
+        PublicParameters.decode(fields["parameters"]),
+        MasterKey(SecretKey(fields["alpha"])) if fields["alpha"] else None,
+        SigningKey(SecretKey(fields["admin"])),
+        SecretKey(fields["member_secret"]),
+        fields["epoch"],
+        fields["verification"],
+    )
 
 
 # --- what was issued ---

@@ -16,6 +16,8 @@ import typer
 
 from mksearch import __version__
 from mksearch.errors import MksearchError, ParameterError
+from mksearch_client import admin_commands, backup_commands, user_commands
+from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption, Timeout
 from mksearch_client.terminal import print_json, safe
 
 __all__ = ["app", "main"]
@@ -28,42 +30,17 @@ app = typer.Typer(
 )
 owner_app = typer.Typer(help="What the owner of a collection does.", no_args_is_help=True)
 app.add_typer(owner_app, name="owner")
+app.add_typer(admin_commands.app, name="admin")
+app.add_typer(user_commands.app, name="user")
 
 #: Commands of the contract whose subject this release does not have yet.
-LATER = ("admin", "user", "complete", "evaluate", "web", "plan")
-OWNER_LATER = (
-    *("delete", "compact", "rotate", "revoke", "backup", "recover", "add-server"),
-    *("replace-server", "watch"),
-)
-
-_TIMEOUT_S_MAX = 86_400
+LATER = ("complete", "evaluate", "web", "plan")
+OWNER_LATER = ("delete", "compact", "rotate", "revoke", "add-server", "replace-server", "watch")
 
 #: Exit code of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-_Json = Annotated[bool, typer.Option("--json", help="One object on standard output.")]
-_ProfileOption = Annotated[
-    Path | None,
-    typer.Option("--profile", help="Folder of the profile [MKSEARCH_PROFILE, ~/.config/mksearch]."),
-]
-_PassphraseFile = Annotated[
-    Path | None,
-    typer.Option(help="File with the passphrase of the profile [MKSEARCH_PASSPHRASE_FILE]."),
-]
-
-
-def _checked_timeout(seconds: float) -> float:
-    # Written so that "nan" is refused as well.
-    if not 0 < seconds <= _TIMEOUT_S_MAX:
-        raise typer.BadParameter(f"{seconds:g} is not above 0 and at most {_TIMEOUT_S_MAX}")
-    return seconds
-
-
-_Timeout = Annotated[
-    float,
-    typer.Option(help="Seconds that one request to a server may take.", callback=_checked_timeout),
-]
 _Privacy = Annotated[
     str, typer.Option(help="balanced: servers see permuted record numbers; full and fast later.")
 ]
@@ -91,7 +68,7 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option(help="New folder for what owner and servers store.")
     ] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Encrypt a corpus, ask it, and put every promise to the test on servers of this machine."""
     # Imported here, as in every command: each brings much that the others do not need.
@@ -109,12 +86,12 @@ def init(
     server: Annotated[
         list[str], typer.Option(help="HOST:PORT=CLAIM-TOKEN, or =@FILE; once for each server.")
     ],
-    profile: _ProfileOption = None,
+    profile: ProfileFolderOption = None,
     collusion: Annotated[int, typer.Option(help="Servers that may collude: t.")] = 1,
     name: Annotated[str, typer.Option(help="What to call the collection.")] = "collection",
-    passphrase_file: _PassphraseFile = None,
-    timeout: _Timeout = 10.0,
-    as_json: _Json = False,
+    passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
 ) -> None:
     """Make a profile with new keys and claim the servers of a collection."""
     from mksearch_client.commands import owner_init
@@ -124,37 +101,40 @@ def init(
     )
 
 
-@owner_app.command(epilog="Example: mksearch owner publish ~/documents")
+@owner_app.command(
+    epilog="Example: mksearch owner publish ~/documents --policy 'role:analyst OR clearance >= 3'"
+)
 def publish(
     paths: Annotated[list[Path], typer.Argument(help="Files, folders: .txt, .md, .rst, .jsonl.")],
-    profile: _ProfileOption = None,
+    profile: ProfileFolderOption = None,
     scoring: Annotated[str, typer.Option(help="tfidf or bm25.")] = "tfidf",
     language: Annotated[str, typer.Option(help="auto, en or plain.")] = "auto",
-    policy: Annotated[str | None, typer.Option(help="Not part of this release.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Who may search and read them [every member]; see docs/operations.md."),
+    ] = None,
     delete_missing: Annotated[
         bool, typer.Option(help="Documents that are published and not named go away.")
     ] = False,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the JSON object there, too.")] = None,
-    passphrase_file: _PassphraseFile = None,
-    timeout: _Timeout = 10.0,
-    as_json: _Json = False,
+    passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
 ) -> None:
     """Encrypt documents and give them to every server."""
     from mksearch_client.commands import PublishOptions, owner_publish
 
-    if policy is not None:
-        raise ParameterError(f"--policy is not part of version {__version__}", cure="leave it out")
-    options = PublishOptions(paths, scoring, language, delete_missing, dry_run, report)
+    options = PublishOptions(paths, scoring, language, policy, delete_missing, dry_run, report)
     owner_publish(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 
 
 @owner_app.command(epilog="Example: mksearch owner status")
 def status(
-    profile: _ProfileOption = None,
-    passphrase_file: _PassphraseFile = None,
-    timeout: _Timeout = 10.0,
-    as_json: _Json = False,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
 ) -> None:
     """Say what every server serves."""
     from mksearch_client.commands import owner_status
@@ -165,11 +145,11 @@ def status(
 @owner_app.command(epilog="Example: mksearch owner card -o card.json")
 def card(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
-    profile: _ProfileOption = None,
-    passphrase_file: _PassphraseFile = None,
-    as_json: _Json = False,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: Json = False,
 ) -> None:
-    """Write what a user will need (enrolling comes later): collection, owner key, servers, keys."""
+    """Write what a user needs to make a profile: collection, owner key, servers, keys."""
     from mksearch_client.commands import owner_card
 
     owner_card(profile, passphrase_file, output, as_json=as_json)
@@ -177,10 +157,10 @@ def card(
 
 @owner_app.command(epilog="Example: mksearch owner verify")
 def verify(
-    profile: _ProfileOption = None,
-    passphrase_file: _PassphraseFile = None,
-    timeout: _Timeout = 10.0,
-    as_json: _Json = False,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
 ) -> None:
     """Read every byte back from every server and prove it."""
     from mksearch_client.commands import owner_verify
@@ -190,15 +170,19 @@ def verify(
 
 @owner_app.command(epilog="Example: mksearch owner renew")
 def renew(
-    profile: _ProfileOption = None,
-    passphrase_file: _PassphraseFile = None,
-    timeout: _Timeout = 10.0,
-    as_json: _Json = False,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
 ) -> None:
     """Sign the newest version again with a later expiry."""
     from mksearch_client.commands import owner_renew
 
     owner_renew(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
+
+
+owner_app.command("backup", epilog=backup_commands.BACKUP_EXAMPLE)(backup_commands.backup)
+owner_app.command("recover", epilog=backup_commands.RECOVER_EXAMPLE)(backup_commands.recover)
 
 
 @app.command(epilog='Example: mksearch search "leap year" -k 5')
@@ -213,11 +197,11 @@ def search(
         typer.Option(help="Records that may be read [2000, or twice the hits wanted]."),
     ] = None,
     explain: Annotated[bool, typer.Option(help="Show servers and times as well.")] = False,
-    timeout: _Timeout = 10.0,
+    timeout: Timeout = 10.0,
     accept_expired: Annotated[bool, typer.Option(help="Use an expired manifest.")] = False,
-    profile: _ProfileOption = None,
-    passphrase_file: _PassphraseFile = None,
-    as_json: _Json = False,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: Json = False,
 ) -> None:
     """Ask the collection; only a proved answer is shown."""
     from mksearch_client.commands import SearchOptions, run_search
@@ -234,11 +218,11 @@ def open_document(
     document_id: Annotated[str, typer.Argument(metavar="ID", help="As a search showed it.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")] = None,
     privacy: _Privacy = "balanced",
-    timeout: _Timeout = 10.0,
+    timeout: Timeout = 10.0,
     accept_expired: Annotated[bool, typer.Option(help="Use an expired manifest.")] = False,
-    profile: _ProfileOption = None,
-    passphrase_file: _PassphraseFile = None,
-    as_json: _Json = False,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: Json = False,
 ) -> None:
     """Fetch and open one whole document."""
     from mksearch_client.commands import OpenOptions, run_open

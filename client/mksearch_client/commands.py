@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from mksearch.access.policy import parse_policy
 from mksearch.errors import InputError, ParameterError
 from mksearch_client.member import Searcher
-from mksearch_client.owner import UNREACHABLE, Owner
+from mksearch_client.outputs import is_card, note, out, require_output, write_plain
+from mksearch_client.owner import UNREACHABLE, Owner, PublishReport
 from mksearch_client.profile import Profile, default_profile, open_profile, read_passphrase
 from mksearch_client.publication import Progress as ProgressCallback
 from mksearch_client.result import SearchResult
@@ -40,16 +41,6 @@ __all__ = [
 ]
 
 _SKIPPED_SHOWN = 20
-
-
-def _out(text: str) -> None:
-    """Print one safe line on standard output."""
-    print(safe(text))
-
-
-def _note(text: str) -> None:
-    """Print one safe line on standard error."""
-    print(safe(text), file=sys.stderr)
 
 
 @contextmanager
@@ -110,8 +101,8 @@ def owner_init(
     if as_json:
         print_json(fields)
         return
-    _out(f"{len(tokens)} servers are claimed; the keys are in {folder}, keep a copy of them safe")
-    _out("publish with: mksearch owner publish PATH")
+    out(f"{len(tokens)} servers are claimed; the keys are in {folder}, keep a copy of them safe")
+    out("publish with: mksearch owner publish PATH")
 
 
 def _parse_server(text: str, *, is_again: bool) -> tuple[str, str]:
@@ -142,6 +133,7 @@ class PublishOptions:
     paths: Sequence[Path]
     scoring: str
     language: str
+    policy: str | None
     delete_missing: bool
     dry_run: bool
     report: Path | None
@@ -158,14 +150,18 @@ def owner_publish(
     """Run ``mksearch owner publish``."""
     if options.scoring not in ("tfidf", "bm25"):
         raise ParameterError(f"there is no scoring {options.scoring!r}", cure="use tfidf or bm25")
+    if options.policy is not None:
+        # "" is what a shell makes of a variable that is not set, and would be every member.
+        parse_policy(options.policy)
     console = Console(file=sys.stderr)
     profile = _open_profile(folder, passphrase_file)
     if options.report is not None:
         # Before the work: a version that is served cannot be taken back for want of a report.
-        _write_file(options.report, b"", mode="ab")
+        write_plain(options.report, b"", mode="ab")
     with Owner(profile, timeout_s=timeout_s) as owner, progress_bar(console) as progress:
         report = owner.publish(
             options.paths,
+            policy=options.policy or "",
             scoring=options.scoring,
             language=options.language,
             delete_missing=options.delete_missing,
@@ -174,38 +170,35 @@ def owner_publish(
         )
     fields = report.to_json()
     if options.report is not None:
-        _write_file(options.report, json.dumps(fields, ensure_ascii=False).encode())
+        write_plain(options.report, json.dumps(fields, ensure_ascii=False).encode())
     if as_json:
         print_json(fields)
         return
+    _show_published(report, options)
+
+
+def _show_published(report: PublishReport, options: PublishOptions) -> None:
     for skipped in report.skipped[:_SKIPPED_SHOWN]:
         line = "" if skipped.line is None else f" line {skipped.line}"
-        _note(f"skipped {skipped.path}{line}: {skipped.reason}")
+        note(f"skipped {skipped.path}{line}: {skipped.reason}")
     if len(report.skipped) > _SKIPPED_SHOWN:
-        _note(f"skipped {len(report.skipped) - _SKIPPED_SHOWN} more (--report lists them)")
+        note(f"skipped {len(report.skipped) - _SKIPPED_SHOWN} more (--report lists them)")
     for server in report.servers:
         if server["status"] != "ok":
-            _note(f"server {server['id']}: {server['reason']}")
+            note(f"server {server['id']}: {server['reason']}")
+    documents = f"{report.documents} documents"
+    if options.policy is not None:
+        documents += f" under {options.policy}"
     if options.dry_run:
         what = "would be published" if report.changed else "are published already"
-        _out(f"{report.documents} documents {what}")
+        out(f"{documents} {what}")
     elif not report.changed:
-        _out(f"nothing changed: version {report.version} has these {report.documents} documents")
+        out(f"nothing changed: version {report.version} has these {documents}")
     else:
-        _out(
-            f"{report.documents} documents are version {report.version}: {report.columns} columns, "
+        out(
+            f"{documents} are version {report.version}: {report.columns} columns, "
             f"{report.index_bytes / 1e6:.1f} MB of index on every server"
         )
-
-
-def _write_file(path: Path, data: bytes, mode: Literal["ab", "wb"] = "wb") -> None:
-    try:
-        with path.open(mode) as file:
-            file.write(data)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror})", cure="choose another file"
-        ) from None
 
 
 def owner_status(
@@ -227,13 +220,13 @@ def owner_status(
         print_json(fields)
         return
     if manifest is None:
-        _out(f"{name}: nothing is published")
+        out(f"{name}: nothing is published")
     else:
         until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
-        _out(f"{name}: version {manifest.version}, {fields['documents']} documents, until {until}")
+        out(f"{name}: version {manifest.version}, {fields['documents']} documents, until {until}")
     for server in servers:
         reason = f": {server.reason}" if server.reason else ""
-        _out(f"server {server.id} {server.address} {server.status} v{server.version}{reason}")
+        out(f"server {server.id} {server.address} {server.status} v{server.version}{reason}")
 
 
 def owner_card(
@@ -242,11 +235,12 @@ def owner_card(
     """Run ``mksearch owner card``."""
     with Owner(_open_profile(folder, passphrase_file)) as owner:
         data = owner.card()
-    _write_file(output, data)
+    require_output(output, "card", is_card)
+    write_plain(output, data)
     if as_json:
         print_json({"card": str(output)})
     else:
-        _out(f"the card is in {output}; it holds no secret")
+        out(f"the card is in {output}; it holds no secret")
 
 
 def owner_verify(
@@ -263,7 +257,7 @@ def owner_verify(
         print_json({"verified": good, "servers": servers})
     else:
         for server, result in found.items():
-            _out(f"server {server}: {result}")
+            out(f"server {server}: {result}")
     if not good:
         silent = all(result == "ok" or result.startswith(UNREACHABLE) for result in found.values())
         raise typer.Exit(1 if silent else 3)
@@ -287,9 +281,9 @@ def owner_renew(
     else:
         for server in servers:
             if server.status != "ok":
-                _note(f"server {server.id} did not take it: {server.reason}")
+                note(f"server {server.id} did not take it: {server.reason}")
         until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
-        _out(f"version {manifest.version} is good until {until}")
+        out(f"version {manifest.version} is good until {until}")
 
 
 # --- member ----------------------------------------------------------------------------------
@@ -316,8 +310,12 @@ def run_search(
     as_json: bool,
 ) -> None:
     """Run ``mksearch search``."""
-    profile = _open_profile(folder, passphrase_file)
-    with Searcher(profile, timeout_s=timeout_s, accept_expired=options.accept_expired) as searcher:
+    with Searcher(
+        folder,
+        passphrase_file=passphrase_file,
+        timeout_s=timeout_s,
+        accept_expired=options.accept_expired,
+    ) as searcher:
         result = searcher.search(
             options.query, options.k, offset=options.offset, max_records=options.max_records
         )
@@ -337,24 +335,24 @@ def _show(result: SearchResult, *, explain: bool) -> None:
         if hit.snippet:
             console.print(Text(f"     {safe(hit.snippet, 200)}"), soft_wrap=True)
     if not result.hits:
-        _out("no document matches")
+        out("no document matches")
     for warning in result.warnings:
-        _note(f"note: {warning}")
+        note(f"note: {warning}")
     for server in result.servers:
         if server.status not in ("ok", "unused"):
-            _note(f"server {server.id} {server.address} {server.status}: {server.reason}")
-    _note(
+            note(f"server {server.id} {server.address} {server.status}: {server.reason}")
+    note(
         f"{len(result.hits)} of {result.n_docs} documents, version {result.version}, "
         f"{'exact' if result.exact else 'NOT exact'}, every row verified; what the servers learned:"
     )
     for sentence in result.learned:
-        _note(f"- {sentence}")
+        note(f"- {sentence}")
     if explain:
         for server in result.servers:
-            _note(f"server {server.id} {server.address}: {server.status}")
+            note(f"server {server.id} {server.address}: {server.status}")
         parts = ", ".join(f"{name} {ms:.1f}" for name, ms in result.timings_ms.items())
-        _note(f"{result.records_fetched} records, {result.rounds} rounds; ms: {parts}")
-        _note(f"{result.bytes_sent} bytes sent, {result.bytes_received} received")
+        note(f"{result.records_fetched} records, {result.rounds} rounds; ms: {parts}")
+        note(f"{result.bytes_sent} bytes sent, {result.bytes_received} received")
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,20 +373,24 @@ def run_open(
     as_json: bool,
 ) -> None:
     """Run ``mksearch open``."""
-    profile = _open_profile(folder, passphrase_file)
     if not _has_utf8(options.document_id):
         raise InputError("the id is not valid UTF-8", cure="use an id that a search showed")
-    with Searcher(profile, timeout_s=timeout_s, accept_expired=options.accept_expired) as searcher:
+    with Searcher(
+        folder,
+        passphrase_file=passphrase_file,
+        timeout_s=timeout_s,
+        accept_expired=options.accept_expired,
+    ) as searcher:
         document = searcher.open(options.document_id)
     if options.output is not None:
-        _write_file(options.output, document.text.encode())
+        write_plain(options.output, document.text.encode())
     if as_json:
         print_json({"id": document.id, "title": document.title, "text": document.text})
     elif options.output is not None:
-        _out(f"{document.id} is in {options.output}")
+        out(f"{document.id} is in {options.output}")
     elif sys.stdout.isatty():
         for line in document.text.splitlines():
-            _out(line)
+            out(line)
     else:
         sys.stdout.write(document.text)
 

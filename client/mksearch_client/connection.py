@@ -85,7 +85,8 @@ def _put_requests(
     n_bytes = 0
     for name, pieces in objects:
         piece, rest = _first_of(pieces)
-        if rest is None and len(piece) <= _SMALL_BYTES:
+        # A segment is named by its header alone, and goes under its name however small it is.
+        if rest is None and len(piece) <= _SMALL_BYTES and sha256(piece) == name:
             small.append(piece)
             n_bytes += len(piece)
             if n_bytes >= _TOGETHER_BYTES:

@@ -17,7 +17,7 @@ from mksearch.errors import (
 )
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
-from mksearch.index.segment import HEADER_BYTES, SegmentHeader
+from mksearch.index.segment import HEADER_BYTES, SegmentChecker, SegmentHeader
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import connect
 from mksearch_client.profile import Profile
@@ -195,10 +195,14 @@ class _Relay:
     def __init__(
         self, publication: Publication, connections: Mapping[int, GrpcConnection], to: int
     ) -> None:
-        self._manifest = publication.signed.manifest
+        self._publication = publication
         self._sources = [c for server, c in connections.items() if server != to]
         self._to = to
-        self._sizes: dict[bytes, int] | None = None
+        manifest = publication.signed.manifest
+        self._segments = {segment.id for segment in manifest.segments()}
+        self._sizes = {segment.id: segment.size for segment in manifest.segments()}
+        self._sizes |= {reference.id: reference.size for reference in manifest.objects()}
+        self._knows_blobs = False
 
     def chunks(self, name: bytes) -> Iterator[bytes]:
         """Yield an object's bytes from the first server that has it.
@@ -211,13 +215,12 @@ class _Relay:
             try:
                 if size <= _PROVED_BYTES_MAX:
                     data = read_whole(connection, name, size)
-                    if sha256(data) != name:
-                        continue
+                    self._prove(name, data)
                     yield data
                     return
-                # A segment: its header is its name, and whoever receives it proves the rest.
+                # Whoever receives it proves it whole; what it starts with shows who has it.
                 header = connection.read_object(name, 0, HEADER_BYTES)
-                if sha256(header) != name:
+                if name in self._segments and sha256(header) != name:
                     continue
             except MksearchError:
                 continue
@@ -229,14 +232,23 @@ class _Relay:
             cure="publish the documents of all groups again",
         )
 
+    def _prove(self, name: bytes, data: bytes) -> None:
+        """Raise VerificationError if ``data`` is not the object of this name."""
+        if name in self._segments:
+            checker = SegmentChecker(data[:HEADER_BYTES], name)
+            checker.add(data[HEADER_BYTES:])
+            checker.finish()
+        elif sha256(data) != name:
+            raise FormatError(f"bytes came that are not object {name.hex()[:16]}")
+
     def _size(self, name: bytes) -> int:
-        if self._sizes is None:
-            manifest = self._manifest
-            self._sizes = {segment.id: segment.size for segment in manifest.segments()}
-            self._sizes |= {reference.id: reference.size for reference in manifest.objects()}
-            for group in manifest.groups:
-                blobs = b"".join(self.chunks(group.blobs.id))
-                self._sizes |= dict(BlobList.decode(blobs).blobs)
+        if name not in self._sizes and not self._knows_blobs:
+            self._knows_blobs = True
+            for group in self._publication.signed.manifest.groups:
+                # A list that the folder holds is of blobs that it holds as well.
+                if not self._publication.holds(group.blobs.id):
+                    blobs = b"".join(self.chunks(group.blobs.id))
+                    self._sizes |= dict(BlobList.decode(blobs).blobs)
         return self._sizes.get(name, 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from mksearch.crypto.randomness import SystemRandom
@@ -41,14 +43,25 @@ class _ProfileCache:
 
 
 def _open(
-    profile: ProfileFolder | Path | str | None, passphrase_file: Path | None
+    profile: ProfileFolder | Path | str | None, passphrase_file: Path | None, now_s: int
 ) -> tuple[ProfileFolder, KeyRing]:
-    """Return a profile, an owner's or a user's, and what it can open."""
+    """Return a profile, an owner's or a user's, and what it can open.
+
+    Raises:
+        CredentialRefused: the user's credential has expired.
+        ProfileError: there is no profile, it is damaged, or the passphrase is wrong.
+    """
     if not isinstance(profile, ProfileFolder):
         folder = default_profile() if profile is None else Path(profile)
         kind = UserProfile if is_user_profile(folder) else Profile
         profile = kind.open(folder, read_passphrase(passphrase_file))
     if isinstance(profile, UserProfile):
+        profile.credential().require_for(
+            collection=profile.collection,
+            authority=profile.card.parameters.authority,
+            user=profile.identity.public.id,
+            now_s=now_s,
+        )
         return profile, EnrolledRing(
             profile.collection,
             profile.owner_key,
@@ -73,6 +86,7 @@ class Searcher(searching.Searcher):
         passphrase_file: Path | None = None,
         timeout_s: float = 10.0,
         accept_expired: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Open a profile; nothing is sent before the first question.
 
@@ -81,11 +95,13 @@ class Searcher(searching.Searcher):
             passphrase_file: holds the passphrase; None for what the environment names.
             timeout_s: seconds that one request may take.
             accept_expired: use an expired manifest all the same.
+            clock: Unix seconds.
 
         Raises:
+            CredentialRefused: the user's credential has expired.
             ProfileError: there is no profile, it is damaged, or the passphrase is wrong.
         """
-        opened, ring = _open(profile, passphrase_file)
+        opened, ring = _open(profile, passphrase_file, int(clock()))
         connections = connect(opened, timeout_s)
 
         def close() -> None:
@@ -100,6 +116,7 @@ class Searcher(searching.Searcher):
             seen=opened.highest_seen(),
             quorum=opened.quorum,
             cache=_ProfileCache(opened),
+            clock=clock,
             accept_expired=accept_expired,
             hedge_s=min(1.0, timeout_s / 3),
             on_close=close,

@@ -253,7 +253,7 @@ class Owner:
             active, results = finished
         carried: list[CatalogueEntry] = []
         if active is not None:
-            entries = self._held(active, may_be_lost=delete_missing)
+            entries = self._held(active, policy, may_be_lost=delete_missing)
             own, carried = _divide(active, policy, entries)
             _require_not_elsewhere(active, wanted, carried)
             held = {entry.id: entry.content_hash for entry in own}
@@ -357,12 +357,17 @@ class Owner:
 
     # --- looking after ---
 
-    def _held(self, signed: SignedManifest, *, may_be_lost: bool) -> list[CatalogueEntry]:
-        """Return the entry of every published document; none if the servers lost them."""
+    def _held(
+        self, signed: SignedManifest, policy: bytes, *, may_be_lost: bool
+    ) -> list[CatalogueEntry]:
+        """Return the entry of every published document; none if the servers lost them.
+
+        They may be lost where no group but the one under ``policy`` is in them.
+        """
         try:
             return self._catalogue(signed)
         except NotEnoughAnswers as error:
-            if may_be_lost and len(signed.manifest.groups) == 1:
+            if may_be_lost and all(group.policy == policy for group in signed.manifest.groups):
                 return []
             error.cure = "restore the servers, or add --delete-missing to publish all anew"
             raise

@@ -10,10 +10,17 @@ from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
-from mksearch.errors import MksearchError, ProfileError
+from mksearch.errors import (
+    FormatError,
+    MksearchError,
+    ParameterError,
+    ProfileError,
+    VerificationError,
+)
 from mksearch.params import COLLECTION_BYTES, Quorum
 from mksearch_client.keys import OwnerKeys
 from mksearch_client.profile_folder import (
+    USER_KEYS_MAGIC,
     ProfileFolder,
     SecretFile,
     ServerEntry,
@@ -103,12 +110,14 @@ class Profile(ProfileFolder):
                 written.
         """
         if (folder / "profile.json").exists():
-            raise ProfileError(
-                f"{folder} holds a profile already", cure="choose another --profile folder"
-            )
+            raise _occupied(folder)
         if (folder / "keys").exists():
+            _require_no_user(folder)
             keys = cls._load_keys(folder, passphrase)
-            cls._require_sealed(folder, passphrase, random)
+            try:
+                _keys_file(folder).seal(passphrase, random)
+            except OSError as error:
+                raise not_writable(folder, error) from None
             return keys
         make_folder(folder)
         fields = _KeyFields(random.bytes(COLLECTION_BYTES), random.bytes(32), random.bytes(32))
@@ -117,16 +126,6 @@ class Profile(ProfileFolder):
         except OSError as error:
             raise not_writable(folder, error) from None
         return fields.keys()
-
-    @staticmethod
-    def _require_sealed(folder: Path, passphrase: bytes | None, random: RandomSource) -> None:
-        """Seal keys that an earlier attempt without a passphrase has left."""
-        file = _keys_file(folder)
-        if passphrase is not None and not file.is_sealed():
-            try:
-                file.write(file.read(None), passphrase, random)
-            except OSError as error:
-                raise not_writable(folder, error) from None
 
     @staticmethod
     def _load_keys(folder: Path, passphrase: bytes | None) -> OwnerKeys:
@@ -150,11 +149,7 @@ class Profile(ProfileFolder):
         Raises:
             ProfileError: there is none, it is damaged or a user's, or the passphrase is wrong.
         """
-        if is_user_profile(folder):
-            raise ProfileError(
-                f"the profile in {folder} is a user's, and this needs the owner's",
-                cure="name the owner's folder with --profile",
-            )
+        _require_no_user(folder)
         keys = cls._load_keys(folder, passphrase)
         path = folder / "profile.json"
         try:
@@ -185,6 +180,62 @@ class Profile(ProfileFolder):
             raise ProfileError(
                 f"{path} is damaged ({type(error).__name__})", cure="restore it from a backup"
             ) from None
+
+    def read_keys(self) -> bytes:
+        """Return the content of ``keys``, secret, for a backup.
+
+        Raises:
+            ProfileError: it cannot be read, is damaged, or sealed with another passphrase.
+        """
+        file = _keys_file(self.folder)
+        try:
+            return file.read(self.passphrase)
+        except OSError as error:
+            raise ProfileError(f"{file.path} cannot be read ({error.strerror})") from None
+
+    @classmethod
+    def restore_keys(
+        cls,
+        folder: Path,
+        content: bytes,
+        random: RandomSource,
+        passphrase: bytes | None,
+        *,
+        collection: bytes,
+        owner_key: bytes,
+    ) -> OwnerKeys:
+        """Make a new folder with the keys of a backup; ``save`` finishes the profile.
+
+        Args:
+            folder: new.
+            content: of ``keys``; secret.
+            random: source of a salt.
+            passphrase: seals the keys, or None.
+            collection: that they must be of, 16 bytes.
+            owner_key: that must belong to them, 32 bytes.
+
+        Raises:
+            FormatError: the content is not that of ``keys``.
+            VerificationError: they are of another collection or owner.
+            ProfileError: the folder holds something, or cannot be written.
+        """
+        try:
+            keys = _KeyFields.decode(content).keys()
+        except ParameterError as error:
+            raise FormatError(f"the keys of a backup cannot be: {error.message}") from None
+        if (keys.collection, keys.signing.public) != (collection, owner_key):
+            raise VerificationError(
+                "the keys in the backup are of another collection or owner than who signed it",
+                cure="somebody else made these shares: use the owner's",
+            )
+        if (folder / "profile.json").exists():
+            raise _occupied(folder)
+        make_folder(folder)
+        try:
+            _keys_file(folder).write(content, passphrase, random)
+        except OSError as error:
+            raise not_writable(folder, error) from None
+        return keys
 
     def save(self) -> None:
         """Write what is not secret.
@@ -220,8 +271,28 @@ def make_folder(folder: Path) -> None:
 
 
 def is_user_profile(folder: Path) -> bool:
-    """Tell whether a folder holds the profile of a user."""
+    """Tell whether a folder holds the profile of a user, or keys that one can be made of."""
     try:
         return read_fields(folder / "profile.json").get("role") == "user"
     except (OSError, ValueError):
+        return has_user_keys(folder)
+
+
+def has_user_keys(folder: Path) -> bool:
+    """Tell whether the keys in a folder are a user's."""
+    try:
+        return (folder / "keys").read_bytes().startswith(USER_KEYS_MAGIC)
+    except OSError:
         return False
+
+
+def _require_no_user(folder: Path) -> None:
+    if is_user_profile(folder):
+        raise ProfileError(
+            f"the profile in {folder} is a user's, and this needs the owner's",
+            cure="name the owner's folder with --profile",
+        )
+
+
+def _occupied(folder: Path) -> ProfileError:
+    return ProfileError(f"{folder} holds a profile already", cure="choose another --profile folder")

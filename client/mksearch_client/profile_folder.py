@@ -25,6 +25,7 @@ from mksearch.index.manifest import SignedManifest
 from mksearch.params import Quorum
 
 __all__ = [
+    "USER_KEYS_MAGIC",
     "ProfileFolder",
     "SecretFile",
     "ServerEntry",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 _PLAIN, _SEALED = b"\x00", b"\x01"
+#: How ``keys`` of a user start; an owner's start otherwise.
+USER_KEYS_MAGIC = b"MKUSRSEC"
 
 
 def default_profile() -> Path:
@@ -147,6 +150,16 @@ class SecretFile:
             return self.path.read_bytes()[ENVELOPE_BYTES : ENVELOPE_BYTES + 1] == _SEALED
         except OSError:
             return False
+
+    def seal(self, passphrase: bytes | None, random: RandomSource) -> None:
+        """Seal with a passphrase what was written without one, if there is a passphrase now.
+
+        Raises:
+            OSError: it cannot be read or written.
+            ProfileError: it is damaged.
+        """
+        if passphrase is not None and not self.is_sealed():
+            self.write(self.read(None), passphrase, random)
 
     def read(self, passphrase: bytes | None) -> bytes:
         """Return the secret bytes.

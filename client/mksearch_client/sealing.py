@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mksearch.access.sealed_bundle import seal_bundle
 from mksearch.crypto.randomness import RandomSource
+from mksearch.crypto.signature import SigningKey
 from mksearch.index.manifest import Group, Manifest, ObjectRef
 from mksearch_client.administration import Administration
 from mksearch_client.keys import OwnerKeys
@@ -44,8 +45,9 @@ def seal_groups(
     def seal(group: Group) -> Group:
         if group.bundle is not None and stays:
             return group
+        bundle = keys.bundle(group.policy, group.epoch)
         sealed = seal_bundle(
-            keys.bundle(group.policy, group.epoch),
+            bundle,
             administration.parameters,
             administration.member_secret,
             random,
@@ -53,6 +55,6 @@ def seal_groups(
             epoch=group.epoch,
             policy=group.policy,
         )
-        return replace(group, bundle=write(sealed))
+        return replace(group, bundle=write(sealed), search_key=SigningKey(bundle.search).public)
 
     return tuple(seal(group) for group in groups)

@@ -14,9 +14,7 @@ from typing import Self
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
     InputError,
-    ManifestRefused,
     NotEnoughAnswers,
-    VerificationError,
 )
 from mksearch.index.document import StoredDocument
 from mksearch.index.manifest import ObjectRef, SignedManifest
@@ -26,13 +24,13 @@ from mksearch.query.ranking import Hit, Ranking
 from mksearch.query.records import open_document
 from mksearch.query.trapdoor import Question, parse_question
 from mksearch.text.weights import SCORE_ONE
-from mksearch_client.asking import Asking, Servers
+from mksearch_client.asking import Servers
 from mksearch_client.fetching import Cache, Connection, NoCache, first_good, read_object
 from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.result import SearchHit, SearchResult
 from mksearch_client.rounds import Asked, SearchRounds
-from mksearch_client.versions import are_rivals, newest_agreed
+from mksearch_client.versions import newest_manifest
 
 __all__ = ["Cache", "Connection", "Searcher"]
 
@@ -125,7 +123,13 @@ class Searcher:
         return self._open(self._start())
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
-        signed = self._newest_manifest(servers)
+        signed = newest_manifest(
+            servers,
+            owner_key=self._keys.owner_key,
+            collection=self._keys.collection,
+            quorum=self._quorum,
+            seen=self._seen,
+        )
         if not self._accept_expired:
             signed.require_current(int(self._clock()))
         opened = self._opener.open(servers, signed)
@@ -133,43 +137,6 @@ class Searcher:
             self._on_seen(signed)
         self._seen = signed
         return opened
-
-    def _newest_manifest(self, servers: Servers[Connection]) -> SignedManifest:
-        """Return the newest of at least t + 1 valid manifests; mark the servers that lag."""
-        found: dict[int, SignedManifest] = {}
-
-        def ask(server: int) -> bytes:
-            return servers.connections[server].manifest()
-
-        def take(server: int, data: bytes) -> None:
-            signed = SignedManifest.decode(data, self._keys.owner_key, self._keys.collection)
-            if self._seen is not None and signed.manifest.version >= self._seen.manifest.version:
-                signed.require_not_older(self._seen)
-            found[server] = signed
-
-        def need() -> int:
-            stated = [signed.manifest.quorum.threshold for signed in found.values()]
-            return max([self._quorum.threshold, *stated])
-
-        def n_missing() -> int:
-            if newest_agreed(found, need()) is not None:
-                return 0
-            # Enough of them, but they contradict each other: one more decides.
-            return max(1, need() - len(found))
-
-        if not Asking(servers, ask, take).until(n_missing):
-            if len(found) >= need():
-                raise _contradiction(found)
-            raise servers.refusal("manifests", len(found), need())
-        newest = newest_agreed(found, need())
-        if newest is None or (
-            self._seen is not None and self._seen.manifest.version > newest.manifest.version
-        ):
-            newest = self._seen
-        if newest is None:
-            raise VerificationError("no manifest was proved")
-        _mark_others(servers, found, newest)
-        return newest
 
     # --- searching
 
@@ -283,41 +250,6 @@ class Searcher:
             return open_document(entry.key, collection, ref.id, data)
 
         return first_good(servers, fetch, f"document {external_id!r}")
-
-
-def _mark_others(
-    servers: Servers[Connection], found: Mapping[int, SignedManifest], newest: SignedManifest
-) -> None:
-    """Remember which servers show another version than the newest."""
-    for server, signed in found.items():
-        if are_rivals(signed, newest):
-            servers.mark(
-                server,
-                "stale",
-                f"shows a manifest of version {signed.manifest.version} "
-                f"({signed.hash.hex()}) that does not go with version "
-                f"{newest.manifest.version} ({newest.hash.hex()}) of the others; the owner's "
-                "key signed both",
-            )
-        elif signed.manifest.version < newest.manifest.version:
-            servers.mark(
-                server,
-                "stale",
-                f"serves version {signed.manifest.version}, the newest seen is "
-                f"{newest.manifest.version}",
-            )
-
-
-def _contradiction(found: Mapping[int, SignedManifest]) -> ManifestRefused:
-    """Return the error of servers that show versions of which only one can be right."""
-    shown = ", ".join(
-        f"server {server} version {signed.manifest.version} ({signed.hash.hex()[:16]})"
-        for server, signed in sorted(found.items())
-    )
-    return ManifestRefused(
-        f"servers show manifests that contradict each other, and too few others: {shown}",
-        cure="the owner's key signed them; ask the owner which one counts",
-    )
 
 
 def _show(hit: Hit, rank: int) -> SearchHit:

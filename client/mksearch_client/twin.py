@@ -17,6 +17,7 @@ from mksearch.index.manifest import SignedManifest
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner, PublishReport, ServerStatus
 from mksearch_client.profile import Profile
+from mksearch_client.profile_folder import ProfileFolder
 from mksearch_client.result import SearchResult
 
 __all__ = ["AsyncOwner", "AsyncSearcher"]
@@ -41,7 +42,7 @@ class AsyncSearcher:
 
     def __init__(
         self,
-        profile: Profile | Path | str | None = None,
+        profile: ProfileFolder | Path | str | None = None,
         *,
         passphrase_file: Path | None = None,
         timeout_s: float = 10.0,
@@ -113,6 +114,7 @@ class AsyncOwner:
         self,
         paths: Sequence[Path],
         *,
+        policy: str = "",
         scoring: str = "tfidf",
         language: str = "en",
         delete_missing: bool = False,
@@ -122,6 +124,7 @@ class AsyncOwner:
         return await self._calls.run(
             self._owner.publish,
             paths,
+            policy=policy,
             scoring=scoring,
             language=language,
             delete_missing=delete_missing,

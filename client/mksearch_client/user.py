@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mksearch.access.credential import SignedCredential
 from mksearch.access.enrolment import open_credential
-from mksearch.crypto.randomness import SystemRandom
-from mksearch.errors import ProfileError
+from mksearch.access.keys import AttributeKey
+from mksearch.crypto.randomness import RandomSource, SystemRandom
+from mksearch.errors import ManifestRefused, ProfileError
+from mksearch_client.asking import Servers
+from mksearch_client.authority_connection import AuthorityConnection
 from mksearch_client.profile_folder import default_profile, read_passphrase
+from mksearch_client.sharing import collect_key
 from mksearch_client.user_profile import Card, UserProfile
+from mksearch_client.versions import newest_manifest
 
 __all__ = ["User", "Whoami"]
 
@@ -61,6 +67,7 @@ class User:
         profile: UserProfile | Path | str | None = None,
         *,
         passphrase_file: Path | None = None,
+        timeout_s: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Open a profile.
@@ -68,6 +75,7 @@ class User:
         Args:
             profile: its folder, or the profile itself; None for the default folder.
             passphrase_file: holds the passphrase; None for what the environment names.
+            timeout_s: seconds that one request to a server may take.
             clock: Unix seconds.
 
         Raises:
@@ -77,6 +85,7 @@ class User:
             folder = default_profile() if profile is None else Path(profile)
             profile = UserProfile.open(folder, read_passphrase(passphrase_file))
         self.profile = profile
+        self._timeout_s = timeout_s
         self._clock = clock
 
     @classmethod
@@ -93,12 +102,16 @@ class User:
     def enrol(self, data: bytes) -> SignedCredential:
         """Take a credential that the admin made for this user.
 
+        Where the servers share the authority, t + 1 of them make the attribute key, each a part.
+
         Args:
             data: the file; untrusted.
 
         Raises:
             VerificationError: damaged, or not signed by the administration that the card names.
             CredentialRefused: of another collection or user, or expired.
+            NotEnoughAnswers: fewer than t + 1 servers made a part of the key.
+            AnswerRefused: servers sent parts that cannot be right, and too few others remain.
             ProfileError: the folder cannot be written.
         """
         profile = self.profile
@@ -109,9 +122,48 @@ class User:
             user=profile.identity.public.id,
             now_s=int(self._clock()),
         )
-        open_credential(signed, profile.identity, profile.card.parameters, SystemRandom())
+        random = SystemRandom()
+        secrets = open_credential(signed, profile.identity, profile.card.parameters, random)
+        if secrets.attribute_key is None:
+            profile.keep_key(signed, self._collect_key(signed, random))
         profile.keep_credential(data)
         return signed
+
+    def _collect_key(self, signed: SignedCredential, random: RandomSource) -> AttributeKey:
+        """Have the servers make the attribute key of a credential."""
+        profile = self.profile
+        connections = {
+            entry.id: AuthorityConnection(entry, random, self._timeout_s)
+            for entry in profile.servers.values()
+        }
+        addresses = {entry.id: entry.address for entry in profile.servers.values()}
+        try:
+            with ThreadPoolExecutor(len(connections), "servers") as pool:
+                newest = newest_manifest(
+                    Servers(connections, addresses, pool),
+                    owner_key=profile.owner_key,
+                    collection=profile.collection,
+                    quorum=profile.quorum,
+                    seen=profile.highest_seen(),
+                )
+                access = newest.manifest.access
+                keys = None if access is None else access.verification_keys
+                if access is None or keys is None:
+                    raise ManifestRefused(
+                        f"version {newest.manifest.version} names no authority that servers share",
+                        cure="the owner publishes or renews after mksearch admin init",
+                    )
+                return collect_key(
+                    Servers(connections, addresses, pool),
+                    signed,
+                    profile.identity,
+                    profile.card.parameters,
+                    keys,
+                    random,
+                )
+        finally:
+            for connection in connections.values():
+                connection.close()
 
     def whoami(self) -> Whoami:
         """Say who this profile is and what it may.

@@ -9,14 +9,15 @@ from typing import Any
 
 from mksearch.access.credential import SignedCredential
 from mksearch.access.enrolment import MemberSecrets, read_credential
-from mksearch.access.keys import PublicParameters
+from mksearch.access.keys import AttributeKey, PublicParameters
 from mksearch.crypto.identity import Identity
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
-from mksearch.errors import InputError, MksearchError, ProfileError
+from mksearch.errors import InputError, MksearchError, ParameterError, ProfileError
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, Quorum
 from mksearch_client.profile import is_user_profile, make_folder
 from mksearch_client.profile_folder import (
+    USER_KEYS_MAGIC,
     ProfileFolder,
     SecretFile,
     ServerEntry,
@@ -25,12 +26,12 @@ from mksearch_client.profile_folder import (
     write_file,
 )
 
-__all__ = ["Card", "UserProfile"]
+__all__ = ["Card", "UserProfile", "create_identity", "open_identity"]
 
-_MAGIC = b"MKUSRSEC"
 _PROFILE_FORMAT = 1
 #: 2 names an administration, 1 does not.
 _CARD_FORMAT = 2
+_KEY_PURPOSE = b"attribute-key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class UserProfile(ProfileFolder):
     def create(
         cls, folder: Path, card: Card, random: RandomSource, passphrase: bytes | None
     ) -> UserProfile:
-        """Make the profile of a new user.
+        """Make the profile of a new user, with the keys in the folder if it has a user's.
 
         Raises:
             ProfileError: the folder holds something else, or cannot be written.
@@ -136,14 +137,10 @@ class UserProfile(ProfileFolder):
             raise ProfileError(
                 f"{folder} holds a profile already", cure="choose another --profile folder"
             )
-        make_folder(folder)
-        seed = random.bytes(KEY_BYTES)
-        profile = cls(folder, card, Identity(SecretKey(seed)))
+        profile = cls(folder, card, create_identity(folder, random, passphrase))
         fields = {"format": _PROFILE_FORMAT, "role": "user"} | profile.public_fields()
         fields |= {"admin_key": card.admin_key.hex(), "authority": card.parameters.encode().hex()}
         try:
-            _keys_file(folder).write(seed, passphrase, random)
-            write_file(folder / "user-key", profile.identity.public.encode())
             write_file(folder / "profile.json", json.dumps(fields, indent=1).encode())
         except OSError as error:
             raise not_writable(folder, error) from None
@@ -156,15 +153,13 @@ class UserProfile(ProfileFolder):
         Raises:
             ProfileError: there is none, it is damaged or an owner's, or the passphrase is wrong.
         """
-        file = _keys_file(folder)
-        if not is_user_profile(folder):
-            owners = (folder / "profile.json").exists()
+        identity = open_identity(folder, passphrase)
+        if not (folder / "profile.json").exists():
             raise ProfileError(
-                f"{folder} holds {'an owner' if owners else 'no user'}'s profile",
-                cure="run mksearch user init --card FILE, or name the folder with --profile",
+                f"the profile in {folder} is of no collection yet",
+                cure="run mksearch user init --card FILE with this folder",
             )
         try:
-            identity = Identity(SecretKey(file.read(passphrase)))
             fields = read_fields(folder / "profile.json")
             if fields["format"] != _PROFILE_FORMAT:
                 raise ProfileError(
@@ -216,16 +211,40 @@ class UserProfile(ProfileFolder):
         except MksearchError as error:
             raise self._damaged(error) from None
 
+    def keep_key(self, signed: SignedCredential, key: AttributeKey) -> None:
+        """Keep the attribute key that the servers made for a credential, sealed to this user.
+
+        Raises:
+            ProfileError: the folder cannot be written.
+        """
+        sealed = self.identity.public.seal(_KEY_PURPOSE, signed.hash, key.encode())
+        try:
+            write_file(self.folder / "attribute-key", sealed)
+        except OSError as error:
+            raise not_writable(self.folder, error) from None
+
     def secrets(self) -> MemberSecrets:
-        """Return the secrets of the credential.
+        """Return the secrets of the credential, and the attribute key.
 
         Raises:
             ProfileError: there is no credential, or it is damaged.
         """
         try:
-            return read_credential(self.credential(), self.identity)
+            signed = self.credential()
+            found = read_credential(signed, self.identity)
+            key = found.attribute_key
+            if key is None:
+                sealed = (self.folder / "attribute-key").read_bytes()
+                opened = self.identity.open(_KEY_PURPOSE, signed.hash, sealed, "the attribute key")
+                key = AttributeKey.decode(opened)
+            return MemberSecrets(found.member_secret, key)
         except ProfileError:
             raise
+        except OSError as error:
+            raise ProfileError(
+                f"the attribute key in {self.folder} cannot be read ({error.strerror})",
+                cure="enrol again with the file that the admin sent",
+            ) from None
         except MksearchError as error:
             raise self._damaged(error) from None
 
@@ -236,5 +255,58 @@ class UserProfile(ProfileFolder):
         )
 
 
+def create_identity(folder: Path, random: RandomSource, passphrase: bytes | None) -> Identity:
+    """Make the keys of a person in a new folder, or load those that it holds.
+
+    The public half is in its file ``user-key``.
+
+    Args:
+        folder: new, or made by this function.
+        random: source of the keys.
+        passphrase: seals the keys, or None.
+
+    Raises:
+        ProfileError: the folder holds something else, or cannot be written; the keys are damaged,
+            or the passphrase is wrong.
+    """
+    file = _keys_file(folder)
+    try:
+        if file.path.exists():
+            identity = open_identity(folder, passphrase)
+            file.seal(passphrase, random)
+        else:
+            make_folder(folder)
+            seed = random.bytes(KEY_BYTES)
+            identity = Identity(SecretKey(seed))
+            file.write(seed, passphrase, random)
+        write_file(folder / "user-key", identity.public.encode())
+    except OSError as error:
+        raise not_writable(folder, error) from None
+    return identity
+
+
+def open_identity(folder: Path, passphrase: bytes | None) -> Identity:
+    """Return the keys of the person whose folder it is, of a collection or of none yet.
+
+    Raises:
+        ProfileError: there are none, they are damaged or an owner's, or the passphrase is wrong.
+    """
+    if not is_user_profile(folder):
+        owners = (folder / "keys").exists()
+        raise ProfileError(
+            f"{folder} holds {'an owner' if owners else 'no user'}'s profile",
+            cure="run mksearch user init --card FILE, or name the folder with --profile",
+        )
+    file = _keys_file(folder)
+    try:
+        return Identity(SecretKey(file.read(passphrase)))
+    except OSError as error:
+        raise ProfileError(
+            f"{file.path} cannot be read ({error.strerror})", cure="restore it from a backup"
+        ) from None
+    except ParameterError as error:
+        raise file.damaged(error) from None
+
+
 def _keys_file(folder: Path) -> SecretFile:
-    return SecretFile(folder / "keys", _MAGIC, "the keys")
+    return SecretFile(folder / "keys", USER_KEYS_MAGIC, "the keys")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mksearch.access.attributes import Attribute, parse_attribute
@@ -20,9 +20,9 @@ from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
 from mksearch.errors import CredentialRefused, FormatError, ParameterError, PolicyError
 from mksearch.params import ATTRIBUTES_MAX, COLLECTION_BYTES, KEY_BYTES
 
-__all__ = ["SERIAL_BYTES", "Credential", "SignedCredential"]
+__all__ = ["CREDENTIAL_MAGIC", "SERIAL_BYTES", "Credential", "SignedCredential"]
 
-_MAGIC, _FORMAT = b"MKCREDEN", 1
+CREDENTIAL_MAGIC, _FORMAT = b"MKCREDEN", 1
 SERIAL_BYTES = 16
 _LENGTH_BYTES = 4
 _FIELDS: dict[str, type] = {
@@ -157,7 +157,7 @@ class SignedCredential:
         """Return the file."""
         return b"".join(
             (
-                write_envelope(_MAGIC, _FORMAT),
+                write_envelope(CREDENTIAL_MAGIC, _FORMAT),
                 len(self.body).to_bytes(_LENGTH_BYTES, "big"),
                 self.body,
                 self.signature,
@@ -179,7 +179,7 @@ class SignedCredential:
             UnsupportedVersion: another format version.
             VerificationError: not signed by the administration.
         """
-        read_envelope(data, _MAGIC, _FORMAT, "a credential")
+        read_envelope(data, CREDENTIAL_MAGIC, _FORMAT, "a credential")
         start = ENVELOPE_BYTES + _LENGTH_BYTES
         stop = start + int.from_bytes(data[ENVELOPE_BYTES:start], "big")
         at = stop + SIGNATURE_BYTES
@@ -187,9 +187,19 @@ class SignedCredential:
         n_sealed = int.from_bytes(data[at:sealed_at], "big")
         if len(data) < sealed_at or len(data) != sealed_at + n_sealed:
             raise FormatError(f"a credential of {len(data)} bytes is truncated or too long")
-        body, signature = data[start:stop], data[stop:at]
+        signed = cls.of_parts(data[start:stop], data[stop:at], admin_key)
+        return replace(signed, sealed=data[sealed_at:])
+
+    @classmethod
+    def of_parts(cls, body: bytes, signature: bytes, admin_key: bytes) -> SignedCredential:
+        """Prove the signature over a body, then read it; for servers, which need no secrets.
+
+        Raises:
+            VerificationError: not signed by the administration.
+            FormatError: not a canonical credential.
+        """
         verify(admin_key, labels.CREDENTIAL, body, signature, "a credential")
-        return cls(Credential.decode(body), body, signature, data[sealed_at:])
+        return cls(Credential.decode(body), body, signature, b"")
 
     def require_for(
         self, *, collection: bytes, authority: bytes, user: bytes | None, now_s: int

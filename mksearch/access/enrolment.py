@@ -18,7 +18,13 @@ from mksearch.crypto.user_key import UserKey
 from mksearch.errors import FormatError
 from mksearch.params import KEY_BYTES
 
-__all__ = ["MemberSecrets", "issue_credential", "open_credential", "read_credential"]
+__all__ = [
+    "CredentialSecrets",
+    "MemberSecrets",
+    "issue_credential",
+    "open_credential",
+    "read_credential",
+]
 
 _PURPOSE = b"credential"
 _FIELDS: dict[str, type] = {"member_secret": bytes, "attribute_key": bytes}
@@ -36,17 +42,34 @@ class MemberSecrets:
     member_secret: SecretKey
     attribute_key: AttributeKey
 
+    def __reduce__(self) -> str:
+        raise TypeError("secrets of members are never pickled")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CredentialSecrets:
+    """What is sealed beside a credential.
+
+    Attributes:
+        member_secret: as in `MemberSecrets`.
+        attribute_key: None where the servers share the authority and issue it in parts.
+    """
+
+    member_secret: SecretKey
+    attribute_key: AttributeKey | None
+
     def encode(self) -> bytes:
         """Return the secret bytes."""
+        key = self.attribute_key
         return encode_cbor(
             {
                 "member_secret": self.member_secret.reveal(),
-                "attribute_key": self.attribute_key.encode(),
+                "attribute_key": b"" if key is None else key.encode(),
             }
         )
 
     @classmethod
-    def decode(cls, data: bytes) -> MemberSecrets:
+    def decode(cls, data: bytes) -> CredentialSecrets:
         """Read the secret bytes.
 
         Raises:
@@ -56,15 +79,16 @@ class MemberSecrets:
         fields = require_map(decode_cbor(data, what), _FIELDS, what)
         if len(fields["member_secret"]) != KEY_BYTES:
             raise FormatError(f"{what} hold a member secret of another length")
-        key = AttributeKey.decode(fields["attribute_key"])
+        found = fields["attribute_key"]
+        key = AttributeKey.decode(found) if found else None
         return cls(SecretKey(fields["member_secret"]), key)
 
     def __reduce__(self) -> str:
-        raise TypeError("secrets of members are never pickled")
+        raise TypeError("secrets of credentials are never pickled")
 
 
 def issue_credential(
-    credential: Credential, user: UserKey, secrets: MemberSecrets, admin: SigningKey
+    credential: Credential, user: UserKey, secrets: CredentialSecrets, admin: SigningKey
 ) -> SignedCredential:
     """Sign a credential and seal its secrets to its user.
 
@@ -78,7 +102,7 @@ def issue_credential(
     return SignedCredential.sign(credential, admin, sealed)
 
 
-def read_credential(signed: SignedCredential, identity: Identity) -> MemberSecrets:
+def read_credential(signed: SignedCredential, identity: Identity) -> CredentialSecrets:
     """Open the secrets of a credential that ``open_credential`` proved before.
 
     Raises:
@@ -86,12 +110,12 @@ def read_credential(signed: SignedCredential, identity: Identity) -> MemberSecre
         FormatError: they are not canonical.
     """
     opened = identity.open(_PURPOSE, signed.hash, signed.sealed, "a credential")
-    return MemberSecrets.decode(opened)
+    return CredentialSecrets.decode(opened)
 
 
 def open_credential(
     signed: SignedCredential, identity: Identity, parameters: PublicParameters, random: RandomSource
-) -> MemberSecrets:
+) -> CredentialSecrets:
     """Open the secrets of a credential that ``require_for`` accepted (12.3.8, 12.3.9).
 
     Args:
@@ -106,5 +130,6 @@ def open_credential(
     """
     secrets = read_credential(signed, identity)
     wanted = key_labels(signed.credential.attributes, signed.credential.epoch)
-    verify_key(parameters, secrets.attribute_key, wanted, random)
+    if secrets.attribute_key is not None:
+        verify_key(parameters, secrets.attribute_key, wanted, random)
     return secrets

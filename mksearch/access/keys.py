@@ -196,9 +196,7 @@ class AuthorityShare:
     server: int
     secret: SecretKey
 
-    def require_matches(
-        self, parameters: PublicParameters, verification: VerificationKeys
-    ) -> None:
+    def require_matches(self, parameters: PublicParameters, verification: VerificationKeys) -> None:
         """Prove that this is the share that the published key of its server stands for.
 
         Raises:

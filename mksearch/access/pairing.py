@@ -359,9 +359,7 @@ class ArkworksGroup(PairingGroup):
         if library is None:
             raise ParameterError(f"{kind.__name__} is no element of this group")
         points = [_point_of(base, kind) for base in bases]
-        product: _Source = kind(
-            library.multiexp_unchecked(points, [_scalar(k) for k in exponents])
-        )
+        product: _Source = kind(library.multiexp_unchecked(points, [_scalar(k) for k in exponents]))
         return product
 
     def pair(self, pairs: Sequence[tuple[G1, G2]]) -> GT:

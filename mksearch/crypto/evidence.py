@@ -48,6 +48,13 @@ def _info_message(nonce: bytes, server: int, version: int, collection: bytes) ->
     return sha256(b"info\0", nonce) + sha256(_u32(server), _u64(version), collection)
 
 
+def _challenge_message(
+    nonce: bytes, server: int, challenge: bytes, sealing_key: bytes, generation: int
+) -> bytes:
+    said = sha256(_u32(server), challenge, sealing_key, _u64(generation))
+    return sha256(b"challenge\0", nonce) + said
+
+
 class AnswerSigner:
     """Signs what one server answers."""
 
@@ -70,6 +77,13 @@ class AnswerSigner:
     def info(self, nonce: bytes, server: int, version: int, collection: bytes) -> bytes:
         """Sign who the server is and what it serves: 64 bytes."""
         return self._key.sign(labels.ANSWER, _info_message(nonce, server, version, collection))
+
+    def challenge(
+        self, nonce: bytes, server: int, challenge: bytes, sealing_key: bytes, generation: int
+    ) -> bytes:
+        """Sign a challenge (docs/protocol.md, 13.1): 64 bytes."""
+        said = _challenge_message(nonce, server, challenge, sealing_key, generation)
+        return self._key.sign(labels.ANSWER, said)
 
 
 class AnswerVerifier:
@@ -97,3 +111,17 @@ class AnswerVerifier:
     ) -> None:
         """Raise VerificationError unless the server signed what it is for ``nonce``."""
         self._verify(_info_message(nonce, server, version, collection), signature)
+
+    def challenge(
+        self,
+        nonce: bytes,
+        server: int,
+        challenge: bytes,
+        sealing_key: bytes,
+        generation: int,
+        signature: bytes,
+    ) -> None:
+        """Prove a challenge; raise VerificationError."""
+        self._verify(
+            _challenge_message(nonce, server, challenge, sealing_key, generation), signature
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mksearch.access.keys import PublicParameters
+from mksearch.access.keys import PublicParameters, VerificationKeys
 from mksearch.access.policy import Policy
 from mksearch.codec import (
     ENVELOPE_BYTES,
@@ -73,7 +73,13 @@ _GROUP_FIELDS: dict[str, type] = {
     "lookup": dict,
     "blobs": dict,
 }
-_ACCESS_FIELDS: dict[str, type] = {"authority": bytes, "admin_key": bytes, "epoch": int}
+_ACCESS_FIELDS: dict[str, type] = {
+    "authority": bytes,
+    "verification": bytes,
+    "admin_key": bytes,
+    "epoch": int,
+}
+_SEALED_FIELDS: dict[str, type] = {"bundle": dict, "search_key": bytes}
 SCORINGS = ("tfidf", "bm25")
 _SCORING_FIELDS: dict[str, type] = {"kind": str, "k1": float, "b": float}
 _OBJECT_FIELDS: dict[str, type] = {"id": bytes, "size": int}
@@ -147,6 +153,13 @@ def _parameters(authority: bytes) -> PublicParameters:
     return PublicParameters.decode(authority)
 
 
+@lru_cache(maxsize=16)
+def _verification(authority: bytes, verification: bytes) -> VerificationKeys:
+    keys = VerificationKeys.decode(verification)
+    keys.require_consistent(_parameters(authority))
+    return keys
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """What is public of a collection's administration.
@@ -155,30 +168,52 @@ class Access:
         authority: parameters file of the authority.
         admin_key: Ed25519 public key that signs credentials, 32 bytes.
         epoch: generation of the keys, from 1.
+        verification: verification keys file, b"" while the authority is in one place.
     """
 
     authority: bytes
     admin_key: bytes
     epoch: int
+    verification: bytes = b""
 
     @property
     def parameters(self) -> PublicParameters:
         """The authority's parameters, decoded."""
         return _parameters(self.authority)
 
+    @property
+    def verification_keys(self) -> VerificationKeys | None:
+        """The verification keys, decoded and proved; None while the authority is in one place."""
+        if not self.verification:
+            return None
+        return _verification(self.authority, self.verification)
+
     def to_fields(self) -> dict[str, Any]:
         """Return the map of the manifest."""
-        return {"authority": self.authority, "admin_key": self.admin_key, "epoch": self.epoch}
+        return {
+            "authority": self.authority,
+            "verification": self.verification,
+            "admin_key": self.admin_key,
+            "epoch": self.epoch,
+        }
 
     @classmethod
-    def from_fields(cls, value: object) -> Access:
+    def from_fields(cls, value: object, quorum: Quorum) -> Access:
         """Read the map of a manifest; raise FormatError."""
         fields = require_map(value, _ACCESS_FIELDS, "the access of a manifest")
         _require_length(fields["admin_key"], KEY_BYTES, "the admin key")
         if fields["epoch"] < 1:
             raise FormatError("a manifest is of an epoch below 1")
-        access = cls(fields["authority"], fields["admin_key"], fields["epoch"])
+        access = cls(
+            fields["authority"], fields["admin_key"], fields["epoch"], fields["verification"]
+        )
         _parameters(access.authority)
+        try:
+            keys = access.verification_keys
+        except MksearchError as error:
+            raise FormatError(f"a manifest: {error.message}") from None
+        if keys is not None and keys.quorum != quorum:
+            raise FormatError("a manifest names verification keys of another quorum")
         return access
 
 
@@ -197,6 +232,8 @@ class Group:
         lookup: sealed lookup.
         blobs: blob list.
         bundle: the group's keys, sealed for its members; None without an administration.
+        search_key: Ed25519 public key that its members sign queries with, 32 bytes; b"" without
+            an administration.
     """
 
     policy: bytes
@@ -209,11 +246,14 @@ class Group:
     lookup: ObjectRef
     blobs: ObjectRef
     bundle: ObjectRef | None = None
+    search_key: bytes = b""
 
     def to_fields(self) -> dict[str, Any]:
         """Return the map of the manifest."""
-        bundle = {} if self.bundle is None else {"bundle": self.bundle.to_fields()}
-        return bundle | {
+        sealed: dict[str, Any] = {}
+        if self.bundle is not None:
+            sealed = {"bundle": self.bundle.to_fields(), "search_key": self.search_key}
+        return sealed | {
             "policy": self.policy,
             "epoch": self.epoch,
             "analyzer": self.analyzer,
@@ -228,7 +268,7 @@ class Group:
     @classmethod
     def from_fields(cls, value: object, *, is_sealed: bool = False) -> Group:
         """Read the map of a manifest, with a sealed bundle or without; raise FormatError."""
-        wanted = _GROUP_FIELDS | ({"bundle": dict} if is_sealed else {})
+        wanted = _GROUP_FIELDS | (_SEALED_FIELDS if is_sealed else {})
         fields = require_map(value, wanted, "a manifest group")
         return cls(
             fields["policy"],
@@ -241,6 +281,7 @@ class Group:
             ObjectRef.from_fields(fields["lookup"]),
             ObjectRef.from_fields(fields["blobs"]),
             ObjectRef.from_fields(fields["bundle"]) if is_sealed else None,
+            _require_length(fields["search_key"], KEY_BYTES, "a search key") if is_sealed else b"",
         )
 
 
@@ -340,7 +381,7 @@ class Manifest:
             _require_length(fields["owner_key"], KEY_BYTES, "the owner key"),
             _groups(fields["groups"], is_sealed=is_sealed),
             ObjectRef.from_fields(fields["catalogue"]),
-            Access.from_fields(fields["access"]) if is_sealed else None,
+            Access.from_fields(fields["access"], quorum) if is_sealed else None,
         )
 
     def segments(self) -> Iterator[SegmentRef]:

@@ -71,6 +71,7 @@ class ServerIdentity:
     """The key of a server and its claim.
 
     Attributes:
+        seed: of the server's key.
         signer: signs what the server answers.
         claim: the owner, None before anybody claimed the server.
     """
@@ -84,8 +85,8 @@ class ServerIdentity:
         self._folder = folder
         self._store = store
         try:
-            seed = (folder / _KEY_NAME).read_bytes()
-            self.signer = AnswerSigner(SigningKey(SecretKey(seed)))
+            self.seed = SecretKey((folder / _KEY_NAME).read_bytes())
+            self.signer = AnswerSigner(SigningKey(self.seed))
         except (OSError, ParameterError) as error:
             raise StorageError(
                 f"the key of the server in {folder} cannot be read ({error})",

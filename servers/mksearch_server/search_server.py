@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mksearch.crypto.kdf import sha256
 from mksearch.errors import FormatError, ParameterError, StorageError
 from mksearch.index.blob_list import BlobList
-from mksearch.index.manifest import SignedManifest
+from mksearch.index.manifest import Manifest, SignedManifest
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
@@ -232,18 +232,21 @@ class SearchServer:
         return Upload(proposal, name, self._store.begin(name, size, is_segment=is_segment))
 
     def put_whole(self, manifest_hash: bytes, objects: Iterable[bytes]) -> None:
-        """Store small objects that a proposed manifest lists, each named by its hash.
+        """Store objects that a proposed manifest lists, each named by its hash.
+
+        Args:
+            manifest_hash: of the proposal.
+            objects: whole, and no segments: their name is another hash.
 
         Raises:
-            StorageError: one is not listed, is a segment, or stored already, or no room.
+            StorageError: one is not listed, or stored already, or no room.
         """
         proposal = self._proposal(manifest_hash)
         whole = {sha256(data): data for data in objects}
         for name, data in whole.items():
-            if name in proposal.segments or proposal.listed.get(name) != len(data):
+            if proposal.listed.get(name) != len(data):
                 raise StorageError(
-                    f"object {name.hex()[:16]} is no small object of a manifest that the owner "
-                    "signed"
+                    f"object {name.hex()[:16]} is in no manifest that the owner signed"
                 )
         self._store.keep_together(whole)
         for name in whole:
@@ -414,6 +417,11 @@ class SearchServer:
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
+
+    @property
+    def active(self) -> Manifest | None:
+        """The manifest of the version that is served, None before the first."""
+        return None if self._active is None else self._active.manifest
 
     def _require_active(self) -> SignedManifest:
         if self._active is None:

@@ -47,9 +47,7 @@ class Sending:
                 retry_after_ms=_RETRY_MS,
             )
 
-    async def send(
-        self, context: Any, n_bytes: int, messages: Iterable[_T]
-    ) -> AsyncIterator[_T]:
+    async def send(self, context: Any, n_bytes: int, messages: Iterable[_T]) -> AsyncIterator[_T]:
         """Yield ``messages``, which hold ``n_bytes`` bytes; end the call of a client that stops.
 
         Args:

@@ -17,7 +17,8 @@ from mksearch.errors import StorageError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import PANEL_UNIT
 from mksearch.scoring.engine import make_engine
-from mksearch.wire.v1 import owner_pb2_grpc, search_pb2_grpc
+from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
+from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity
@@ -99,6 +100,7 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     search_pb2_grpc.add_SearchServiceServicer_to_server(SearchServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_OwnerServiceServicer_to_server(OwnerServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_InfoServiceServicer_to_server(InfoServicer(runtime), server)  # type: ignore[no-untyped-call]
+    authority_pb2_grpc.add_AuthorityServiceServicer_to_server(AuthorityServicer(runtime), server)  # type: ignore[no-untyped-call]
     checks = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     host, _, _ = config.listen.rpartition(":")

@@ -16,11 +16,13 @@ import grpc
 
 from mksearch import __version__
 from mksearch.crypto.evidence import NONCE_BYTES
+from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import ParameterError, StorageError
 from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.scoring.engine import Engine
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
+from mksearch_server.authority import AuthorityKeeper
 from mksearch_server.batching import Batcher
 from mksearch_server.config import ServerConfig
 from mksearch_server.identity import Claim, ServerIdentity
@@ -30,7 +32,14 @@ from mksearch_server.sending import Sending
 from mksearch_server.status import DETAIL_KEY, status_of
 from mksearch_server.store import ObjectStore
 
-__all__ = ["InfoServicer", "OwnerServicer", "Runtime", "SearchServicer"]
+__all__ = [
+    "InfoServicer",
+    "OwnerServicer",
+    "Runtime",
+    "SearchServicer",
+    "refuse",
+    "require_nonce",
+]
 
 _T = TypeVar("_T")
 _NAMES_PER_MESSAGE = 1024
@@ -56,6 +65,7 @@ class Runtime:
         # Uploads change the store: one at a time, in the order in which they came.
         self._upload = ThreadPoolExecutor(1, "upload")
         self.sending = Sending()
+        self.authority = AuthorityKeeper(config.id, identity.seed, store, SystemRandom())
         self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
         self._search: SearchServer | None = None
         if identity.claim is not None:
@@ -121,7 +131,7 @@ class Runtime:
         self._store.close()
 
 
-def _refuse(context: Any, error: Exception) -> None:
+def refuse(context: Any, error: Exception) -> None:
     """Give the call the status and the detail of the table; the caller returns, with no answer.
 
     gRPC's ``abort`` would do it as well, but the exception that it raises lies in a cycle with the
@@ -144,7 +154,8 @@ def _reading(requests: Any) -> AbstractAsyncContextManager[Any]:
     return aclosing(aiter(requests))
 
 
-def _require_nonce(nonce: bytes) -> bytes:
+def require_nonce(nonce: bytes) -> bytes:
+    """Return a client's nonce; raise ParameterError for another length."""
     if len(nonce) != NONCE_BYTES:
         raise ParameterError(f"a nonce has {len(nonce)} bytes (need {NONCE_BYTES})")
     return nonce
@@ -161,12 +172,12 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
     ) -> search_pb2.GetManifestResponse | None:
         """Return the active manifest, signed together with the nonce."""
         try:
-            nonce = _require_nonce(request.nonce)
+            nonce = require_nonce(request.nonce)
             manifest = self._runtime.search.manifest()
             signature = self._runtime.identity.signer.manifest(nonce, manifest)
             return search_pb2.GetManifestResponse(manifest=manifest, signature=signature)
         except Exception as error:  # noqa: BLE001 - every fault gets a status
-            _refuse(context, error)
+            refuse(context, error)
             return None
 
     async def Score(  # noqa: N802
@@ -193,7 +204,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
                 yield response
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
 
     async def GetRecords(  # noqa: N802
         self, request: search_pb2.GetRecordsRequest, context: Any
@@ -210,7 +221,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 async for response in sending.send(context, 2 * piece.elements.nbytes, messages):
                     yield response
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
 
     async def ReadObject(  # noqa: N802
         self, request: search_pb2.ReadObjectRequest, context: Any
@@ -237,7 +248,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 if len(piece) < n_wanted:
                     break
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
 
 
 class _IncomingObjects:
@@ -296,7 +307,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
                 server_id=self._runtime.config.id, server_key=self._runtime.identity.signer.public
             )
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
             return None
 
     async def Propose(  # noqa: N802
@@ -308,7 +319,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             manifest_hash = await self._runtime.on_upload(search.propose, request.manifest)
             return owner_pb2.ProposeResponse(manifest_hash=manifest_hash)
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
             return None
 
     async def ListMissing(  # noqa: N802
@@ -321,7 +332,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             for start in range(0, max(1, len(names)), _NAMES_PER_MESSAGE):
                 yield owner_pb2.ListMissingResponse(names=names[start : start + _NAMES_PER_MESSAGE])
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
 
     async def Put(  # noqa: N802
         self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
@@ -344,7 +355,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             await self._runtime.on_upload(objects.finish)
             return owner_pb2.PutResponse(n_objects=objects.n_objects)
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
             return None
         finally:
             # Behind what the thread still does for a client that has gone away.
@@ -360,7 +371,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             log.info("version %d is active", version)
             return owner_pb2.ActivateResponse(version=version)
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
             return None
 
 
@@ -375,7 +386,7 @@ class InfoServicer(owner_pb2_grpc.InfoServiceServicer):
     ) -> owner_pb2.GetInfoResponse | None:
         """Say who this server is and what it serves."""
         try:
-            nonce = _require_nonce(request.nonce)
+            nonce = require_nonce(request.nonce)
             runtime = self._runtime
             claim = runtime.identity.claim
             collection = claim.collection if claim is not None else b""
@@ -390,5 +401,5 @@ class InfoServicer(owner_pb2_grpc.InfoServiceServicer):
                 signature=signer.info(nonce, runtime.config.id, version, collection),
             )
         except Exception as error:  # noqa: BLE001
-            _refuse(context, error)
+            refuse(context, error)
             return None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import grpc
 
 from mksearch.errors import (
+    CredentialRefused,
     FormatError,
     MksearchError,
+    NotQualified,
     ParameterError,
+    PolicyError,
     StorageError,
     VerificationError,
 )
@@ -31,6 +34,9 @@ class BusyError(MksearchError):
 
 #: Most special first.
 STATUS_CODES: tuple[tuple[type[MksearchError], grpc.StatusCode], ...] = (
+    (CredentialRefused, grpc.StatusCode.PERMISSION_DENIED),
+    (NotQualified, grpc.StatusCode.PERMISSION_DENIED),
+    (PolicyError, grpc.StatusCode.INVALID_ARGUMENT),
     (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ParameterError, grpc.StatusCode.INVALID_ARGUMENT),
     (FormatError, grpc.StatusCode.INVALID_ARGUMENT),
