@@ -10,7 +10,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RecordAnswer", "RecordRequest", "ScoreAnswer", "ScoreRequest"]
+__all__ = ["RecordAnswer", "RecordRequest", "ScoreAnswer", "ScoreRequest", "Ticket"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What shows that a member of a group asks.
+
+    Attributes:
+        time_s: when it was signed, Unix seconds.
+        signature: Ed25519 by the group's search key, 64 bytes.
+    """
+
+    time_s: int
+    signature: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +38,7 @@ class ScoreRequest:
         shares: uint16 (n_vectors, columns), below p: this server's share.
         answer_shape: (n_vectors, physical rows, tables) that the answer must have; not sent, it
             tells the receiver of the answer when to stop.
+        ticket: where the group has a search key.
     """
 
     query_id: bytes
@@ -33,6 +47,7 @@ class ScoreRequest:
     level: int
     shares: NDArray[np.uint16]
     answer_shape: tuple[int, int, int] | None = None
+    ticket: Ticket | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,12 +72,16 @@ class RecordRequest:
         segment: segment id, 32 bytes.
         slots: int64 (n,), physical slots.
         slot_width: elements that a slot must have; not sent, like ``answer_shape`` above.
+        query_id: 16 random bytes where there is a ticket.
+        ticket: where the group has a search key.
     """
 
     version: int
     segment: bytes
     slots: NDArray[np.int64]
     slot_width: int | None = None
+    query_id: bytes = b""
+    ticket: Ticket | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -78,13 +78,16 @@ def credential(
     from mksearch_client.terminal import print_json
 
     life_s = parse_duration(expires, "--expires")
-    with cured("ask the user for the file user-key of their profile"):
+    ask_user = "ask the user for the file user-key of their profile"
+    with cured(ask_user):
         key = UserKey.decode(read_input(user_key, "the user key"))
     kind = ("credential", starts_with(CREDENTIAL_MAGIC))
     # Before it is issued: what cannot be handed out is not to be listed either.
     require_output(output, *kind)
     admin = Admin(profile, passphrase_file=passphrase_file)
-    made = admin.issue(key, attribute, life_s=life_s)
+    # Some keys are found not to work only when something is sealed to them.
+    with cured(ask_user):
+        made = admin.issue(key, attribute, life_s=life_s)
     write_output(output, made.encode(), *kind)
     issued = made.credential
     attributes = [str(one) for one in issued.attributes]

@@ -44,7 +44,7 @@ def backup(
 ) -> None:
     """Share the owner's keys over people: who satisfies the policy recovers them, nobody else."""
     from mksearch.access.backup_share import SHARE_MAGIC, parse_backup_policy
-    from mksearch_client.outputs import out, require_output, starts_with, write_output
+    from mksearch_client.outputs import cured, out, require_output, starts_with, write_output
     from mksearch_client.owner_backup import back_up
     from mksearch_client.profile import open_profile
     from mksearch_client.terminal import print_json
@@ -52,7 +52,8 @@ def backup(
     parse_backup_policy(policy)
     keys = _read_user_keys(user_key)
     opened = open_profile(profile, passphrase_file)
-    shares = back_up(opened, policy, keys)
+    with cured("ask everybody for the file user-key of their profile again"):
+        shares = back_up(opened, policy, keys)
     _require_folder(to)
     files = [to / name for name in _file_names(shares)]
     kind = ("share", starts_with(SHARE_MAGIC))

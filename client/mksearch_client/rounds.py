@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ _A = TypeVar("_A")
 _T = TypeVar("_T")
 #: Groups asked of one server at once.
 _AT_ONCE_MAX = 16
+_QUERY_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,12 @@ class Asked:
 class SearchRounds:
     """The rounds of one search."""
 
-    def __init__(self, servers: Servers[Connection], random: RandomSource) -> None:
+    def __init__(
+        self, servers: Servers[Connection], random: RandomSource, clock: Callable[[], float]
+    ) -> None:
         self._servers = servers
         self._random = random
+        self._clock = clock
         self.n_rounds = 0
         self.n_vectors = 0
         self.n_slots = 0
@@ -80,7 +84,7 @@ class SearchRounds:
 
         def ask(server: int) -> list[ScoreAnswer]:
             connection = self._servers.connections[server]
-            return _together(connection.score, rows.requests(server))
+            return _together(connection.score, rows.requests(server, int(self._clock())))
 
         def take(server: int, answers: list[ScoreAnswer]) -> None:
             self.bytes_sent += rows.n_bytes
@@ -123,10 +127,16 @@ class SearchRounds:
         found: list[_RecordsRead] = []
 
         def ask(server: int) -> _RecordsRead:
+            def sign(request: RecordRequest) -> RecordRequest:
+                named = replace(request, query_id=self._random.bytes(_QUERY_ID_BYTES))
+                ticket = source.group.ticket(server, named, int(self._clock()))
+                return request if ticket is None else replace(named, ticket=ticket)
+
             return _RecordsRead(
                 self._servers.connections[server],
-                source.segment,
+                source,
                 rows,
+                sign,
                 n_terms=len(source.group.dictionary.terms),
                 version=version,
             )
@@ -180,8 +190,12 @@ class _AllRows:
     def liars(self) -> set[int]:
         return {server for attempt in self._attempts for server in attempt.liars}
 
-    def requests(self, server: int) -> list[ScoreRequest]:
-        return [attempt.request(server) for attempt in self._attempts]
+    def requests(self, server: int, time_s: int) -> list[ScoreRequest]:
+        requests = [attempt.request(server) for attempt in self._attempts]
+        return [
+            replace(request, ticket=one.view.ticket(server, request, time_s))
+            for one, request in zip(self._asked, requests, strict=True)
+        ]
 
     def n_missing(self) -> int:
         """Return how many more answers the segment that has fewest good ones needs."""
@@ -222,20 +236,24 @@ class _RecordsRead:
     def __init__(
         self,
         connection: Connection,
-        segment: SegmentView,
+        source: Source,
         rows: Sequence[int],
+        sign: Callable[[RecordRequest], RecordRequest],
         *,
         n_terms: int,
         version: int,
     ) -> None:
         self._connection = connection
-        self._segment = segment
+        self._segment = source.segment
+        self._sign = sign
         self._version = version
         self.n_rounds = 0
         self.n_slots = 0
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.records: Mapping[int, Record] = self._drive(read_records(segment.slots, rows, n_terms))
+        self.records: Mapping[int, Record] = self._drive(
+            read_records(source.segment.slots, rows, n_terms)
+        )
 
     def _drive(
         self, reading: Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]
@@ -257,7 +275,7 @@ class _RecordsRead:
     def _fetch(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
         width = self._segment.slots.shape.width
         request = RecordRequest(self._version, self._segment.id, slots, width)
-        elements = self._connection.records(request).elements
+        elements = self._connection.records(self._sign(request)).elements
         self.bytes_sent += request.slots.nbytes
         self.bytes_received += elements.nbytes
         return elements

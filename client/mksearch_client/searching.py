@@ -174,7 +174,7 @@ class Searcher:
         """Ask the version that is newest now."""
         started = time.perf_counter()
         servers = self._start()
-        run = SearchRounds(servers, self._random)
+        run = SearchRounds(servers, self._random, self._clock)
         opened = run.timed("manifest", lambda: self._open(servers))
         quorum = opened.signed.manifest.quorum
         version = opened.signed.manifest.version

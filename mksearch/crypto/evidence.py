@@ -5,6 +5,7 @@ from __future__ import annotations
 from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.signature import SigningKey, verify
+from mksearch.crypto.tickets import request_hash
 from mksearch.messages import ScoreAnswer, ScoreRequest
 
 __all__ = ["NONCE_BYTES", "AnswerSigner", "AnswerVerifier"]
@@ -22,22 +23,13 @@ def _u64(value: int) -> bytes:
 
 def _score_message(request: ScoreRequest, answer: ScoreAnswer) -> bytes:
     n_vectors, n_rows, n_tables = answer.sums.shape
-    asked = sha256(
-        b"score\0",
-        request.query_id,
-        _u64(request.version),
-        request.segment,
-        _u32(request.level),
-        _u32(len(request.shares)),
-        request.shares.astype("<u2").tobytes(),
-    )
     said = sha256(
         _u32(n_vectors),
         _u64(n_rows),
         _u32(n_tables),
         answer.sums.astype("<u2", copy=False).tobytes(),
     )
-    return asked + said
+    return request_hash(request) + said
 
 
 def _manifest_message(nonce: bytes, manifest: bytes) -> bytes:

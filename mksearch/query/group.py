@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.keystream import Domain
+from mksearch.crypto.tickets import TicketSigner
 from mksearch.errors import FormatError, MksearchError
 from mksearch.index.columns import ColumnMap
 from mksearch.index.dictionary import Dictionary, SegmentFacts
@@ -18,6 +19,7 @@ from mksearch.index.manifest import Group, SegmentRef
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream
+from mksearch.messages import RecordRequest, ScoreRequest, Ticket
 from mksearch.text.analyzers import Analyzer, make_analyzer
 from mksearch.text.weights import Scoring, Statistics
 
@@ -117,6 +119,11 @@ class GroupView:
         """
         self.group = group
         self.bundle = bundle
+        self._signer = TicketSigner(bundle.search) if group.search_key else None
+        if self._signer is not None and self._signer.public != group.search_key:
+            raise FormatError(
+                "the key bundle of a group has another search key than the manifest names"
+            )
         self.dictionary = dictionary
         if (dictionary.analyzer, dict(dictionary.scoring)) != (group.analyzer, dict(group.scoring)):
             raise FormatError("the dictionary and the manifest name another analyzer or scoring")
@@ -130,6 +137,12 @@ class GroupView:
             SegmentView(_prove_header(data, ref, collection), bundle, dictionary.facts(ref.salt))
             for ref, data in zip(group.segments, headers, strict=True)
         ]
+
+    def ticket(
+        self, server: int, request: ScoreRequest | RecordRequest, time_s: int
+    ) -> Ticket | None:
+        """Sign a request to one server, where the group has a search key; else None."""
+        return None if self._signer is None else self._signer.sign(server, request, time_s)
 
     @cached_property
     def columns(self) -> ColumnMap:

@@ -7,12 +7,14 @@ no peer makes it hold more than it asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mksearch.crypto.signature import SIGNATURE_BYTES
 from mksearch.errors import FormatError, ParameterError
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest, Ticket
 from mksearch.params import KEY_BYTES, MAX_RECORDS, VECTOR_CLASSES, P
 from mksearch.wire.v1 import search_pb2 as pb
 
@@ -29,6 +31,7 @@ __all__ = [
     "score_head",
     "score_request",
     "score_request_messages",
+    "ticket",
 ]
 
 #: Payload of one message: below gRPC's default limit of 4 MiB, and as fast as larger ones.
@@ -85,6 +88,25 @@ def _require_length(value: bytes, n_bytes: int, what: str) -> bytes:
 # --- scoring ---------------------------------------------------------------------------------
 
 
+def _ticket_fields(ticket: Ticket | None) -> dict[str, Any]:
+    return {} if ticket is None else {"time": ticket.time_s, "signature": ticket.signature}
+
+
+def ticket(message: pb.ScoreRequestHead | pb.GetRecordsRequest) -> Ticket | None:
+    """Return the ticket of a request, None without one.
+
+    Raises:
+        ParameterError: the signature has another length.
+    """
+    if not message.signature:
+        return None
+    if len(message.signature) != SIGNATURE_BYTES:
+        raise ParameterError(
+            f"a signature has {len(message.signature)} bytes (need {SIGNATURE_BYTES})"
+        )
+    return Ticket(message.time, message.signature)
+
+
 def score_request_messages(request: ScoreRequest) -> Iterator[pb.ScoreRequest]:
     """Yield the messages of a score request."""
     head: pb.ScoreRequestHead | None = pb.ScoreRequestHead(
@@ -93,6 +115,7 @@ def score_request_messages(request: ScoreRequest) -> Iterator[pb.ScoreRequest]:
         segment=request.segment,
         level=request.level,
         n_vectors=len(request.shares),
+        **_ticket_fields(request.ticket),
     )
     for piece in chunks(request.shares.astype("<u2").tobytes()):
         yield pb.ScoreRequest(head=head, shares=piece)
@@ -118,7 +141,9 @@ def score_head(head: pb.ScoreRequestHead) -> pb.ScoreRequestHead:
 
 def score_request(head: pb.ScoreRequestHead, shares: NDArray[np.uint16]) -> ScoreRequest:
     """Return the core's request: ``shares`` is uint16 (n_vectors, columns)."""
-    return ScoreRequest(head.query_id, head.version, head.segment, head.level, shares)
+    return ScoreRequest(
+        head.query_id, head.version, head.segment, head.level, shares, ticket=ticket(head)
+    )
 
 
 def score_answer_messages(answer: ScoreAnswer, signature: bytes) -> Iterator[pb.ScoreResponse]:
@@ -167,7 +192,11 @@ def score_answer(
 def record_request_message(request: RecordRequest) -> pb.GetRecordsRequest:
     """Return the message of a record request."""
     return pb.GetRecordsRequest(
-        version=request.version, segment=request.segment, slots=request.slots.tolist()
+        version=request.version,
+        segment=request.segment,
+        slots=request.slots.tolist(),
+        query_id=request.query_id,
+        **_ticket_fields(request.ticket),
     )
 
 
@@ -181,7 +210,16 @@ def record_request(message: pb.GetRecordsRequest) -> RecordRequest:
         raise ParameterError(f"{len(message.slots)} slots asked for (at most {MAX_RECORDS})")
     if any(slot >= 1 << 32 for slot in message.slots):
         raise ParameterError("a slot number does not fit in 32 bits")
-    return RecordRequest(message.version, message.segment, np.array(message.slots, np.int64))
+    signed = ticket(message)
+    if len(message.query_id) != (0 if signed is None else _QUERY_ID_BYTES):
+        raise ParameterError(f"a query id has {len(message.query_id)} bytes")
+    return RecordRequest(
+        message.version,
+        message.segment,
+        np.array(message.slots, np.int64),
+        query_id=message.query_id,
+        ticket=signed,
+    )
 
 
 def record_answer_messages(answer: RecordAnswer) -> Iterator[pb.GetRecordsResponse]:

@@ -310,6 +310,18 @@ class SearchServer:
             raise ParameterError(f"level {level} is not in 0..{len(levels) - 1}")
         return levels[level].width
 
+    def search_key(self, segment: bytes) -> bytes:
+        """Return the search key of the group that a segment is of; b"" where it has none.
+
+        Raises:
+            ParameterError: the active version does not have the segment.
+        """
+        self.segment(segment)
+        for group in self._require_active().manifest.groups:
+            if any(ref.id == segment for ref in group.segments):
+                return group.search_key
+        return b""
+
     def manifest(self) -> bytes:
         """Return the active signed manifest.
 

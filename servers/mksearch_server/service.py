@@ -25,11 +25,12 @@ from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_g
 from mksearch_server.authority import AuthorityKeeper
 from mksearch_server.batching import Batcher
 from mksearch_server.config import ServerConfig
+from mksearch_server.gate import QueryGate
 from mksearch_server.identity import Claim, ServerIdentity
 from mksearch_server.log import log
 from mksearch_server.search_server import SearchServer, Upload
 from mksearch_server.sending import Sending
-from mksearch_server.status import DETAIL_KEY, status_of
+from mksearch_server.status import DETAIL_KEY, BusyError, status_of
 from mksearch_server.store import ObjectStore
 
 __all__ = [
@@ -65,6 +66,7 @@ class Runtime:
         # Uploads change the store: one at a time, in the order in which they came.
         self._upload = ThreadPoolExecutor(1, "upload")
         self.sending = Sending()
+        self.gate = QueryGate(config.id)
         self.authority = AuthorityKeeper(config.id, identity.seed, store, SystemRandom())
         self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
         self._search: SearchServer | None = None
@@ -108,13 +110,19 @@ class Runtime:
         """Run ``work`` on the one thread that changes the store."""
         return await asyncio.get_running_loop().run_in_executor(self._upload, work, *arguments)
 
-    async def score(self, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
-        """Score a request, together with others that wait, and sign the answer.
+    async def score(self, search_key: bytes, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
+        """Score a request of a member, together with others that wait, and sign the answer.
 
         Raises:
+            VerificationError: no member of the group signed it, or it came before.
             BusyError: as many requests wait as the server accepts.
         """
-        return await self._batcher.submit(request)
+        self.gate.enter(search_key, request)
+        try:
+            return await self._batcher.submit(request)
+        except BusyError:
+            self.gate.forget(request)
+            raise
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[tuple[ScoreAnswer, bytes]]:
         answers = self.search.score_together(requests)
@@ -185,11 +193,13 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
     ) -> AsyncIterator[search_pb2.ScoreResponse]:
         """Score a query share; nothing is kept of one that announces a wrong size."""
         try:
-            head, gathering, shape = None, None, (0, 0)
+            head, gathering, shape, search_key = None, None, (0, 0), b""
             async with _reading(request_iterator) as messages:
                 async for message in messages:
                     if gathering is None:
                         head = convert.score_head(message.head)
+                        search_key = self._runtime.search.search_key(head.segment)
+                        self._runtime.gate.require_current(search_key, convert.ticket(head))
                         width = self._runtime.search.width(head.version, head.segment, head.level)
                         shape = (head.n_vectors, width)
                         gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
@@ -199,7 +209,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             request = convert.score_request(head, gathering.elements(shape))
             sending = self._runtime.sending
             sending.require_room()
-            answer, signature = await self._runtime.score(request)
+            answer, signature = await self._runtime.score(search_key, request)
             responses = convert.score_answer_messages(answer, signature)
             async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
                 yield response
@@ -214,6 +224,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             sending = self._runtime.sending
             sending.require_room()
             asked = convert.record_request(request)
+            self._runtime.gate.enter(self._runtime.search.search_key(asked.segment), asked)
             pieces = self._runtime.search.record_pieces(asked)
             while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
                 messages = convert.record_answer_messages(piece)

@@ -59,7 +59,7 @@ SERVERS_MAY_IMPORT = {
     "mksearch.crypto", "mksearch.crypto.aead", "mksearch.crypto.evidence", "mksearch.crypto.kdf",
     "mksearch.crypto.identity", "mksearch.crypto.keystream",
     "mksearch.crypto.labels", "mksearch.crypto.randomness", "mksearch.crypto.secret",
-    "mksearch.crypto.signature", "mksearch.crypto.user_key",
+    "mksearch.crypto.signature", "mksearch.crypto.tickets", "mksearch.crypto.user_key",
     "mksearch.access", "mksearch.access.attributes", "mksearch.access.authority_messages",
     "mksearch.access.credential",
     "mksearch.access.issuing",

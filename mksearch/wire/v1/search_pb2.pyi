@@ -29,18 +29,22 @@ class ScoreRequest(_message.Message):
     def __init__(self, head: _Optional[_Union[ScoreRequestHead, _Mapping]] = ..., shares: _Optional[bytes] = ...) -> None: ...
 
 class ScoreRequestHead(_message.Message):
-    __slots__ = ("query_id", "version", "segment", "level", "n_vectors")
+    __slots__ = ("query_id", "version", "segment", "level", "n_vectors", "time", "signature")
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     N_VECTORS_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     query_id: bytes
     version: int
     segment: bytes
     level: int
     n_vectors: int
-    def __init__(self, query_id: _Optional[bytes] = ..., version: _Optional[int] = ..., segment: _Optional[bytes] = ..., level: _Optional[int] = ..., n_vectors: _Optional[int] = ...) -> None: ...
+    time: int
+    signature: bytes
+    def __init__(self, query_id: _Optional[bytes] = ..., version: _Optional[int] = ..., segment: _Optional[bytes] = ..., level: _Optional[int] = ..., n_vectors: _Optional[int] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("head", "sums", "signature")
@@ -65,14 +69,20 @@ class ScoreResponseHead(_message.Message):
     def __init__(self, query_id: _Optional[bytes] = ..., n_vectors: _Optional[int] = ..., n_rows: _Optional[int] = ..., n_tables: _Optional[int] = ...) -> None: ...
 
 class GetRecordsRequest(_message.Message):
-    __slots__ = ("version", "segment", "slots")
+    __slots__ = ("version", "segment", "slots", "query_id", "time", "signature")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     version: int
     segment: bytes
     slots: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, version: _Optional[int] = ..., segment: _Optional[bytes] = ..., slots: _Optional[_Iterable[int]] = ...) -> None: ...
+    query_id: bytes
+    time: int
+    signature: bytes
+    def __init__(self, version: _Optional[int] = ..., segment: _Optional[bytes] = ..., slots: _Optional[_Iterable[int]] = ..., query_id: _Optional[bytes] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class GetRecordsResponse(_message.Message):
     __slots__ = ("slot_width", "elements")

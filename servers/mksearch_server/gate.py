@@ -1,0 +1,96 @@
+"""Who may ask: requests that no member signed, late ones and replays go no further (13.4).
+
+Nothing here looks at the index, and what is remembered is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from mksearch.crypto.tickets import verify_ticket
+from mksearch.errors import VerificationError
+from mksearch.messages import RecordRequest, ScoreRequest, Ticket
+from mksearch_server.status import BusyError
+
+__all__ = ["QueryGate"]
+
+#: Seconds that clocks of clients and servers may differ.
+CLOCK_S = 120
+#: Seconds that a query id is remembered: as long as its time can pass.
+_REMEMBERED_S = 2 * CLOCK_S
+#: Query ids remembered at most: some 30 MB.
+IDS_MAX = 1 << 18
+
+
+class QueryGate:
+    """Lets pass what a member of the group signed, once."""
+
+    def __init__(
+        self, server: int, *, ids_max: int = IDS_MAX, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Guard ``server``.
+
+        Args:
+            server: id of this server.
+            ids_max: query ids remembered.
+            clock: Unix seconds.
+        """
+        self._server = server
+        self._ids_max = ids_max
+        self._clock = clock
+        self._seen: OrderedDict[bytes, float] = OrderedDict()
+
+    def require_current(self, search_key: bytes, ticket: Ticket | None) -> None:
+        """Refuse what needs no look at the request itself (13.4.1, 13.4.2).
+
+        Args:
+            search_key: of the group asked; b"" for a group that anybody may ask.
+            ticket: as it came, None without one.
+
+        Raises:
+            VerificationError: it is missing, or its time is far from this server's.
+        """
+        if not search_key:
+            return
+        if ticket is None:
+            raise VerificationError(
+                "a query that no member signed", cure="enrol, and search with that profile"
+            )
+        off_s = round(ticket.time_s - self._clock())
+        if abs(off_s) > CLOCK_S:
+            raise VerificationError(
+                f"a query is {abs(off_s)} s {'ahead of' if off_s > 0 else 'behind'} this server's "
+                f"clock (at most {CLOCK_S})",
+                cure="set the clock of the client, or of the server",
+            )
+
+    def enter(self, search_key: bytes, request: ScoreRequest | RecordRequest) -> None:
+        """Let a request pass, and no other of its id (13.4.1 to 13.4.4).
+
+        Raises:
+            VerificationError: it is not signed, not current, or was here before.
+            BusyError: too many queries are remembered to tell whether it was.
+        """
+        if not search_key:
+            return
+        self.require_current(search_key, request.ticket)
+        if request.ticket is not None:
+            verify_ticket(search_key, self._server, request, request.ticket)
+        now_s = self._clock()
+        while self._seen and next(iter(self._seen.values())) < now_s - _REMEMBERED_S:
+            self._seen.popitem(last=False)
+        if request.query_id in self._seen:
+            raise VerificationError(
+                "a query came twice: a replay", cure="ask again; every request is signed anew"
+            )
+        if len(self._seen) >= self._ids_max:
+            raise BusyError(
+                f"{len(self._seen)} queries came within {_REMEMBERED_S} s", retry_after_ms=1000
+            )
+        self._seen[request.query_id] = now_s
+
+    def forget(self, request: ScoreRequest | RecordRequest) -> None:
+        """Let a request that was not answered come again."""
+        self._seen.pop(request.query_id, None)
