@@ -12,6 +12,7 @@ __all__ = [
     "AnalyzerError",
     "AnswerRefused",
     "CredentialRefused",
+    "EpochPassed",
     "FormatError",
     "InputError",
     "ManifestExpired",
@@ -139,6 +140,12 @@ class NotQualified(MksearchError):
 
     code = "not-qualified"
     exit_code = 4
+
+
+class EpochPassed(NotQualified):
+    """Not allowed: the keys are of an older epoch than the collection; a newer credential helps."""
+
+    code = "old-epoch"
 
 
 class CredentialRefused(MksearchError):

@@ -6,22 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mksearch.access.attributes import Attribute, key_labels, parse_attribute
-from mksearch.access.cpabe import generate_key
-from mksearch.access.credential import SERIAL_BYTES, Credential, SignedCredential
-from mksearch.access.enrolment import CredentialSecrets, issue_credential
+from mksearch.access.attributes import Attribute, parse_attribute
+from mksearch.access.credential import SignedCredential
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.crypto.user_key import UserKey
-from mksearch.errors import ParameterError, ProfileError
+from mksearch.errors import InputError, ParameterError, ProfileError
 from mksearch_client.administration import (
     Administration,
-    IssuedCredential,
     create_administration,
-    issued_credentials,
     load_administration,
-    remember_credential,
     share_administration,
 )
+from mksearch_client.credentials import make_credential, remembered
+from mksearch_client.members import IssuedCredential, Member, Members
 from mksearch_client.profile import Profile, open_profile
 from mksearch_client.sharing import deal_to_servers
 
@@ -143,36 +140,52 @@ class Admin:
             )
         parsed = tuple(parse_attribute(a) if isinstance(a, str) else a for a in attributes)
         now_s = int(self._clock())
-        keys = self._keys
-        credential = Credential(
-            self.profile.collection,
-            keys.parameters.authority,
-            keys.epoch,
-            self._random.bytes(SERIAL_BYTES),
-            user.id,
-            parsed,
-            now_s,
-            now_s + life_s,
+        signed = make_credential(
+            self.profile, self._keys, user, parsed, (now_s, now_s + life_s), self._random
         )
-        key_labels(credential.attributes, keys.epoch)
-        key = None
-        if keys.master is not None:
-            key = generate_key(
-                keys.parameters, keys.master, credential.attributes, keys.epoch, self._random
-            )
-        secrets = CredentialSecrets(keys.member_secret, key)
-        signed = issue_credential(credential, user, secrets, keys.signing)
-        issued = IssuedCredential(
-            credential.serial.hex(),
-            credential.user.hex(),
-            tuple(map(str, credential.attributes)),
-            credential.epoch,
-            credential.issued_at,
-            credential.expires_at,
-        )
+        issued = remembered(signed.credential)
+        member = Member(user.encode().hex(), issued.attributes, issued.expires_at)
         with self.profile.locked():
-            remember_credential(self.profile.folder, issued)
+            folder = self.profile.folder
+            Members.load(folder).with_issued(issued, member).save(folder)
         return signed
+
+    def revoke(self, *, users: Sequence[str] = (), attributes: Sequence[str] = ()) -> Members:
+        """Strike users, or attributes of everybody, off the list; the next version acts on it.
+
+        `Owner.renew` (or a publish) starts the next epoch: from then on servers refuse the old one.
+
+        Args:
+            users: user ids, hexadecimal; the first characters of one suffice.
+            attributes: such as ``role:analyst``.
+
+        Raises:
+            InputError: nobody has such an id or attribute.
+            PolicyError: an attribute does not parse.
+            ProfileError: the list is damaged or cannot be written.
+        """
+        with self.profile.locked():
+            members = Members.load(self.profile.folder)
+            for user in users:
+                members = members.without_user(_only_member(members, user))
+            for attribute in attributes:
+                printed = str(parse_attribute(attribute))
+                if all(printed not in member.attributes for member in members.members.values()):
+                    raise InputError(
+                        f"no member has the attribute {printed}",
+                        cure="mksearch admin list shows the members and their attributes",
+                    )
+                members = members.without_attribute(printed)
+            members.save(self.profile.folder)
+        return members
+
+    def members(self) -> Members:
+        """Return the list of members and of what was issued.
+
+        Raises:
+            ProfileError: the list is damaged.
+        """
+        return Members.load(self.profile.folder)
 
     def issued(self) -> list[IssuedCredential]:
         """Return what was issued, oldest first.
@@ -180,4 +193,14 @@ class Admin:
         Raises:
             ProfileError: the list is damaged.
         """
-        return issued_credentials(self.profile.folder)
+        return list(Members.load(self.profile.folder).issued)
+
+
+def _only_member(members: Members, prefix: str) -> str:
+    found = [user for user in members.members if prefix and user.startswith(prefix.lower())]
+    if len(found) != 1:
+        raise InputError(
+            f"{len(found)} members have a user id that begins with {prefix!r} (need 1)",
+            cure="mksearch admin list shows the ids",
+        )
+    return found[0]

@@ -1,14 +1,12 @@
 """The owner's administration: the authority, the admin key and the member secret, on disk.
 
-It lies in the owner's profile: ``administration`` holds the secrets, sealed like the other keys,
-and ``credentials.json`` what was issued to whom.
+It lies in the owner's profile, in ``administration``, sealed like the other keys; who was admitted
+is in `members`.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from mksearch.access.cpabe import MasterKey, set_up
@@ -21,22 +19,19 @@ from mksearch.errors import MksearchError, ProfileError
 from mksearch.index.manifest import Access
 from mksearch.params import KEY_BYTES
 from mksearch_client.profile import Profile
-from mksearch_client.profile_folder import SecretFile, not_writable, write_file
+from mksearch_client.profile_folder import SecretFile, not_writable
 
 __all__ = [
     "Administration",
-    "IssuedCredential",
     "create_administration",
-    "issued_credentials",
     "load_administration",
     "read_administration",
-    "remember_credential",
     "restore_administration",
     "share_administration",
+    "start_epoch",
 ]
 
 _MAGIC = b"MKADMINI"
-_LIST_FORMAT = 1
 _FIELDS: dict[str, type] = {
     "parameters": bytes,
     "alpha": bytes,
@@ -45,27 +40,6 @@ _FIELDS: dict[str, type] = {
     "member_secret": bytes,
     "epoch": int,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedCredential:
-    """What the administration remembers of a credential.
-
-    Attributes:
-        serial: 16 bytes, hexadecimal.
-        user: user id, hexadecimal.
-        attributes: as printed.
-        epoch: generation of the keys.
-        issued_at: Unix seconds.
-        expires_at: Unix seconds.
-    """
-
-    serial: str
-    user: str
-    attributes: tuple[str, ...]
-    epoch: int
-    issued_at: int
-    expires_at: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,45 +184,22 @@ def _decode(content: bytes) -> Administration:
     )
 
 
-# --- what was issued ---
-
-
-def _list_path(folder: Path) -> Path:
-    return folder / "credentials.json"
-
-
-def issued_credentials(folder: Path) -> list[IssuedCredential]:
-    """Return what was issued, oldest first.
+def start_epoch(profile: Profile, random: RandomSource) -> Administration:
+    """Draw the member secret of the next epoch; the next version is sealed under it.
 
     Raises:
-        ProfileError: the file is damaged.
+        ProfileError: there is no administration, or the folder cannot be written.
     """
-    path = _list_path(folder)
-    try:
-        fields: dict[str, Any] = json.loads(path.read_text())
-        if fields["format"] != _LIST_FORMAT:
-            raise ProfileError(f"{path} is of another format", cure="upgrade mksearch")
-        return [
-            IssuedCredential(**(entry | {"attributes": tuple(entry["attributes"])}))
-            for entry in fields["credentials"]
-        ]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    content = read_administration(profile)
+    if content is None:
         raise ProfileError(
-            f"{path} is damaged ({type(error).__name__})", cure="restore it from a backup"
-        ) from None
-
-
-def remember_credential(folder: Path, issued: IssuedCredential) -> None:
-    """Add a credential to the list, before it is handed out.
-
-    Raises:
-        ProfileError: the file is damaged or cannot be written.
-    """
-    known = [*issued_credentials(folder), issued]
-    fields = {"format": _LIST_FORMAT, "credentials": [asdict(one) for one in known]}
+            f"the profile in {profile.folder} has no administration", cure="run mksearch admin init"
+        )
+    fields = _fields_of(content)
+    fields |= {"epoch": fields["epoch"] + 1, "member_secret": random.bytes(KEY_BYTES)}
+    content = encode_cbor(fields)
     try:
-        write_file(_list_path(folder), json.dumps(fields, indent=1).encode())
+        _file(profile).write(content, profile.passphrase, random)
     except OSError as error:
-        raise not_writable(folder, error) from None
+        raise not_writable(profile.folder, error) from None
+    return _decode(content)

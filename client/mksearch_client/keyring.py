@@ -9,7 +9,7 @@ from mksearch.access.enrolment import MemberSecrets
 from mksearch.access.policy import Policy, is_qualified
 from mksearch.access.sealed_bundle import open_bundle
 from mksearch.crypto.bundle import KeyBundle
-from mksearch.errors import FormatError, ManifestRefused, MksearchError, NotQualified
+from mksearch.errors import EpochPassed, FormatError, ManifestRefused, MksearchError, NotQualified
 from mksearch.index.manifest import Group, Manifest
 from mksearch_client.keys import OwnerKeys
 
@@ -30,7 +30,7 @@ class KeyRing(Protocol):
         ...
 
     def require_manifest(self, manifest: Manifest, /) -> None:
-        """Raise ManifestRefused unless the manifest is of the authority that these keys know."""
+        """Raise ManifestRefused or EpochPassed unless these keys are of the manifest's time."""
         ...
 
     def may_open(self, group: Group, /) -> bool:
@@ -77,9 +77,10 @@ class OwnerRing:
         """Bundles are derived."""
         return False
 
-    def open(self, _manifest: Manifest, group: Group, _sealed: bytes) -> KeyBundle:
+    def open(self, manifest: Manifest, group: Group, _sealed: bytes) -> KeyBundle:
         """Derive the keys."""
-        return self.keys.bundle(group.policy, group.epoch)
+        epoch = group.epoch if manifest.access is None else manifest.access.epoch
+        return self.keys.sealed_bundle(group.policy, group.epoch, epoch)
 
     def refuse(self, manifest: Manifest) -> MksearchError:
         """Name the version."""
@@ -103,18 +104,28 @@ class EnrolledRing:
     secrets: MemberSecrets
 
     def require_manifest(self, manifest: Manifest) -> None:
-        """Raise ManifestRefused for another authority than the one enrolled with (12.5.4)."""
+        """Raise for another authority (12.5.4) or epoch than those enrolled with.
+
+        Raises:
+            ManifestRefused: the version is of another authority.
+            EpochPassed: it is of another epoch.
+        """
         if manifest.access is None or manifest.access.parameters.authority != self.authority:
             raise ManifestRefused(
                 f"version {manifest.version} is not of the authority that this profile knows",
                 cure="the owner changed it: get a new card and enrol again",
             )
+        own = self.secrets.attribute_key.epoch
+        if manifest.access.epoch != own:
+            raise EpochPassed(
+                f"the collection is in epoch {manifest.access.epoch}, and the credential of "
+                f"epoch {own}",
+                cure="ask the admin for a credential of the current epoch",
+            )
 
     def may_open(self, group: Group) -> bool:
-        """Tell whether the attributes satisfy the policy in the group's epoch."""
+        """Tell whether the attributes satisfy the policy."""
         key = self.secrets.attribute_key
-        if key.epoch != group.epoch:
-            return False
         return not group.policy or is_qualified(Policy.decode(group.policy).formula, key.labels)
 
     def needs_bundle(self) -> bool:
@@ -130,19 +141,12 @@ class EnrolledRing:
             manifest.access.parameters,
             self.secrets,
             collection=self.collection,
-            epoch=group.epoch,
+            epoch=manifest.access.epoch,
             policy=group.policy,
         )
 
-    def refuse(self, manifest: Manifest) -> MksearchError:
-        """Say whether epoch or attributes are in the way."""
-        own = self.secrets.attribute_key.epoch
-        if manifest.access is not None and manifest.access.epoch != own:
-            return NotQualified(
-                f"the collection is in epoch {manifest.access.epoch}, and the credential of "
-                f"epoch {own}",
-                cure="ask the admin for a credential of the current epoch",
-            )
+    def refuse(self, _manifest: Manifest) -> MksearchError:
+        """Say that the attributes are in the way."""
         return NotQualified(
             "none of the collection's groups is open to this profile's attributes",
             cure="ask the admin which attributes are needed; mksearch user whoami shows yours",

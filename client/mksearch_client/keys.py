@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mksearch.crypto.bundle import KeyBundle, catalogue_key
 from mksearch.crypto.randomness import RandomSource
@@ -85,6 +85,16 @@ class OwnerKeys:
     def bundle(self, policy: bytes, epoch: int) -> KeyBundle:
         """Derive the bundle of a policy group."""
         return KeyBundle.from_master(self.master, self.collection, epoch, policy)
+
+    def sealed_bundle(self, policy: bytes, epoch: int, access_epoch: int) -> KeyBundle:
+        """Derive what is sealed for members: a group's keys with the search key of now.
+
+        Args:
+            policy: of the group.
+            epoch: of the group.
+            access_epoch: of the version.
+        """
+        return replace(self.bundle(policy, epoch), search=self.bundle(policy, access_epoch).search)
 
     def member(self, policy: bytes = NO_POLICY, epoch: int = 1) -> MemberKeys:
         """Return what a member of the group holds."""

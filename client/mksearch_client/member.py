@@ -6,13 +6,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mksearch.access.credential_list import decode_credentials
 from mksearch.crypto.randomness import SystemRandom
-from mksearch.errors import ProfileError
+from mksearch.errors import CredentialRefused, EpochPassed, ProfileError
 from mksearch_client import searching
+from mksearch_client.asking import Servers
 from mksearch_client.connection import GrpcConnection
+from mksearch_client.fetching import Connection, first_good, read_object
 from mksearch_client.keyring import EnrolledRing, KeyRing, OwnerRing
+from mksearch_client.opening import OpenVersion
 from mksearch_client.profile import Profile, is_user_profile
 from mksearch_client.profile_folder import ProfileFolder, default_profile, read_passphrase
+from mksearch_client.user import User
 from mksearch_client.user_profile import UserProfile
 
 __all__ = ["Searcher", "connect"]
@@ -27,6 +32,15 @@ def connect(profile: ProfileFolder, timeout_s: float = 10.0) -> dict[int, GrpcCo
         )
         for server in profile.servers.values()
     }
+
+
+def _ring(profile: UserProfile) -> EnrolledRing:
+    return EnrolledRing(
+        profile.collection,
+        profile.owner_key,
+        profile.card.parameters.authority,
+        profile.secrets(),
+    )
 
 
 class _ProfileCache:
@@ -62,12 +76,7 @@ def _open(
             user=profile.identity.public.id,
             now_s=now_s,
         )
-        return profile, EnrolledRing(
-            profile.collection,
-            profile.owner_key,
-            profile.card.parameters.authority,
-            profile.secrets(),
-        )
+        return profile, _ring(profile)
     if isinstance(profile, Profile):
         return profile, OwnerRing(profile.keys)
     raise ProfileError(f"the profile in {profile.folder} is neither an owner's nor a user's")
@@ -108,6 +117,8 @@ class Searcher(searching.Searcher):
             for connection in connections.values():
                 connection.close()
 
+        self._profile = opened
+        self._timeout_s = timeout_s
         super().__init__(
             connections,
             ring,
@@ -122,3 +133,36 @@ class Searcher(searching.Searcher):
             on_close=close,
             on_seen=opened.remember,
         )
+
+    def _open(self, servers: Servers[Connection]) -> OpenVersion:
+        """Open the newest version; enrol in its epoch first where that began meanwhile."""
+        try:
+            return super()._open(servers)
+        except EpochPassed as passed:
+            if not isinstance(self._profile, UserProfile):
+                raise
+            self._enrol_anew(self._profile, servers, passed)
+        return super()._open(servers)
+
+    def _enrol_anew(
+        self, profile: UserProfile, servers: Servers[Connection], passed: EpochPassed
+    ) -> None:
+        """Take this member's credential of the new epoch from the servers (13.5.4)."""
+        signed = self._newest(servers)
+        access = signed.manifest.access
+        if access is None or access.credentials is None:
+            raise passed
+        listed, what = access.credentials, "the list of credentials"
+
+        def fetch(server: int) -> bytes:
+            return read_object(servers.connections[server], listed, what)
+
+        files = decode_credentials(first_good(servers, fetch, what))
+        own = files.get(profile.identity.public.id)
+        if own is None:
+            raise CredentialRefused(
+                f"this profile's user is no member of epoch {access.epoch}",
+                cure="the admin revoked it or its credential had expired; ask for a new one",
+            )
+        User(profile, timeout_s=self._timeout_s, clock=self._clock).enrol(own)
+        self._take_keys(_ring(profile))

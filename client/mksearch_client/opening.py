@@ -18,7 +18,7 @@ from mksearch_client.keyring import KeyRing
 
 __all__ = ["OpenVersion", "VersionOpener"]
 
-_BundleName = tuple[bytes, int, bytes]
+_BundleName = tuple[bytes, int, bytes, bytes]
 
 
 class OpenVersion:
@@ -135,4 +135,5 @@ class VersionOpener:
 
 
 def _name(group: Group) -> _BundleName:
-    return group.policy, group.epoch, b"" if group.bundle is None else group.bundle.id
+    sealed = b"" if group.bundle is None else group.bundle.id
+    return group.policy, group.epoch, group.search_key, sealed

@@ -23,13 +23,14 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.index.catalogue import CatalogueEntry, decode_catalogue
-from mksearch.index.manifest import ObjectRef, SignedManifest
+from mksearch.index.manifest import Group, ObjectRef, SignedManifest
 from mksearch.index.stream import open_stream
 from mksearch.params import MANIFEST_LIFE_S, Quorum
-from mksearch.text.analyzers import analyzer_for_language, make_analyzer
+from mksearch.text.analyzers import Analyzer, analyzer_for_language, make_analyzer
 from mksearch.text.weights import Scoring
-from mksearch_client.administration import load_administration
+from mksearch_client.administration import Administration, load_administration
 from mksearch_client.connection import GrpcConnection, require_loopback
+from mksearch_client.credentials import begin_epoch_if_needed, make_list
 from mksearch_client.fleet import Fleet
 from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
@@ -38,7 +39,8 @@ from mksearch_client.publication import Progress, Publication, drop_objects, wri
 from mksearch_client.publishing import Publisher, content_hash
 from mksearch_client.readback import require_info, require_whole, verify_server
 from mksearch_client.reading import Reading, read_paths
-from mksearch_client.sealing import seal_groups
+from mksearch_client.rotation import StoredDocuments
+from mksearch_client.sealing import next_access, seal_groups
 
 __all__ = ["Owner", "PublishReport", "ServerStatus"]
 
@@ -227,16 +229,7 @@ class Owner:
         report: Progress,
     ) -> PublishReport:
         analyzer = make_analyzer(analyzer_for_language("en" if language == "auto" else language))
-        publisher = Publisher(
-            self.profile.keys,
-            name=self.profile.name,
-            quorum=self.profile.quorum,
-            random=SystemRandom(),
-            analyzer=analyzer,
-            scoring=Scoring(scoring),  # type: ignore[arg-type]
-            policy=policy,
-            administration=load_administration(self.profile),
-        )
+        publisher = self._publisher(analyzer, Scoring(scoring), policy, dry_run=dry_run)  # type: ignore[arg-type]
         started = time.perf_counter()
         seconds = {"read": 0.0, "index": 0.0, "encrypt": 0.0, "upload": 0.0}
         reading = read_paths(list(paths))
@@ -290,6 +283,32 @@ class Owner:
         seconds["upload"] = time.perf_counter() - started
         signed = publication.signed
         return self._report(reading, policy, signed, seconds, changed=True, results=results)
+
+    def _publisher(
+        self, analyzer: Analyzer, scoring: Scoring, policy: bytes, *, dry_run: bool = False
+    ) -> Publisher:
+        administration = load_administration(self.profile)
+        if not dry_run:
+            administration = begin_epoch_if_needed(self.profile, administration, SystemRandom())
+        return Publisher(
+            self.profile.keys,
+            name=self.profile.name,
+            quorum=self.profile.quorum,
+            random=SystemRandom(),
+            analyzer=analyzer,
+            scoring=scoring,
+            policy=policy,
+            administration=administration,
+            make_list=self._list_maker(administration),
+        )
+
+    def _list_maker(self, administration: Administration | None) -> Callable[[], bytes]:
+        def make() -> bytes:
+            if administration is None:
+                raise ParameterError("a collection without an administration has no members")
+            return make_list(self.profile, administration, int(self._clock()), SystemRandom())
+
+        return make
 
     def _staging(self) -> Path:
         return self.profile.folder / "publication"
@@ -459,7 +478,9 @@ class Owner:
         if active is None:
             raise InputError("nothing was published", cure="run mksearch owner publish")
         now_s = int(self._clock())
-        administration = load_administration(self.profile)
+        administration = begin_epoch_if_needed(
+            self.profile, load_administration(self.profile), SystemRandom()
+        )
         drop_objects(self._staging())
         groups = seal_groups(
             active.manifest.groups,
@@ -476,11 +497,61 @@ class Owner:
             created_at=now_s,
             expires_at=now_s + MANIFEST_LIFE_S,
             groups=groups,
-            access=None if administration is None else administration.access,
+            access=next_access(
+                administration,
+                active.manifest,
+                self._list_maker(administration),
+                self._write_object,
+            ),
         )
         signed = SignedManifest.sign(manifest, self.profile.keys.signing)
         self._fleet.distribute(Publication.of_manifest(self._staging(), signed), report)
         return signed
+
+    # --- epochs ---
+
+    def rotate(self, *, progress: Progress | None = None) -> SignedManifest:
+        """Encrypt every group of an older epoch anew, with all keys new; return the last version.
+
+        The documents come from the servers, opened with the owner's keys.  Searches go on
+        meanwhile.  May be interrupted and called again: groups that are done stay done.
+
+        Raises:
+            InputError: nothing was published.
+            NotEnoughAnswers: fewer than n - t servers took a version.
+            ProfileError: another command is publishing with this profile.
+        """
+        report = progress or (lambda _what, _share: None)
+        with self.profile.locked():
+            signed = self._renew(report)
+            epoch = 1 if signed.manifest.access is None else signed.manifest.access.epoch
+            for group in signed.manifest.groups:
+                if group.epoch < epoch:
+                    signed = self._encrypt_anew(signed, group, report)
+            return signed
+
+    def _encrypt_anew(
+        self, signed: SignedManifest, group: Group, report: Progress
+    ) -> SignedManifest:
+        entries = self._catalogue(signed)
+        own, carried = _divide(signed, group.policy, entries)
+        source = StoredDocuments(self._fleet, self.profile.keys, group)
+        stop_words = source.stop_words
+        publisher = self._publisher(
+            make_analyzer(group.analyzer, stop_words),
+            Scoring(**dict(group.scoring)),  # type: ignore[arg-type]
+            group.policy,
+        )
+        publication = publisher.prepare(
+            source.read([entry.id for entry in own]),
+            self._staging(),
+            now_s=int(self._clock()),
+            previous=signed,
+            carried=carried,
+            progress=report,
+        )
+        self._fleet.distribute(publication, report)
+        return publication.signed
 
 
 def _divide(

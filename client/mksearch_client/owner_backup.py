@@ -22,11 +22,11 @@ from mksearch.errors import (
 )
 from mksearch.index.manifest import SignedManifest
 from mksearch_client.administration import (
-    issued_credentials,
     read_administration,
     restore_administration,
 )
 from mksearch_client.connection import GrpcConnection
+from mksearch_client.members import Members
 from mksearch_client.profile import Profile
 from mksearch_client.profile_folder import ProfileFolder, ServerEntry, not_writable, write_file
 
@@ -113,7 +113,7 @@ def back_up(
 
 def _credentials(folder: Path) -> bytes:
     # Proves that they can be read before they are kept for years.
-    if not issued_credentials(folder):
+    if not Members.load(folder).issued:
         return b""
     try:
         return (folder / "credentials.json").read_bytes()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from mksearch.access.credential_list import encode_credentials
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
@@ -53,7 +54,7 @@ from mksearch_client.publication import (
     write_object,
 )
 from mksearch_client.reading import Document
-from mksearch_client.sealing import is_sealed_for, seal_groups
+from mksearch_client.sealing import is_sealed_for, next_access, seal_groups
 
 __all__ = ["Publisher", "content_hash", "summarise"]
 
@@ -86,6 +87,7 @@ class Publisher:
         scoring: Scoring,
         policy: bytes = NO_POLICY,
         administration: Administration | None = None,
+        make_list: Callable[[], bytes] = lambda: encode_credentials({}),
     ) -> None:
         """Prepare publications signed with ``keys``.
 
@@ -100,6 +102,7 @@ class Publisher:
             scoring: TF-IDF or BM25.
             policy: of the group that the documents become; b"" for every member.
             administration: of the collection; None for an owner who admits nobody.
+            make_list: makes the credentials of all members, when an epoch begins.
 
         Raises:
             ParameterError: a policy without an administration.
@@ -117,6 +120,7 @@ class Publisher:
         self._scoring = scoring
         self._policy = policy
         self._administration = administration
+        self._make_list = make_list
         self._epoch = 1 if administration is None else administration.epoch
         self._bundle = keys.bundle(policy, self._epoch)
         self.seconds = {"index": 0.0, "encrypt": 0.0}
@@ -213,6 +217,12 @@ class Publisher:
         self.seconds = {"index": indexed - started, "encrypt": time.perf_counter() - indexed}
         group = self._group(counts, builder, segment, stored, folder)
         groups = self._seal(self._joined(group, previous), previous, folder)
+        access = next_access(
+            self._administration,
+            None if previous is None else previous.manifest,
+            self._make_list,
+            lambda data: write_object(folder, data),
+        )
         catalogue = encode_catalogue([*carried, *stored.catalogue(builder)])
         manifest = Manifest(
             collection=self._keys.collection,
@@ -227,7 +237,7 @@ class Publisher:
             catalogue=self._write_sealed(
                 folder, self._keys.catalogue_key(), "catalogue", catalogue
             ),
-            access=None if self._administration is None else self._administration.access,
+            access=access,
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
         write_carried(folder, manifest)

@@ -8,16 +8,43 @@ from dataclasses import replace
 from mksearch.access.sealed_bundle import seal_bundle
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.signature import SigningKey
-from mksearch.index.manifest import Group, Manifest, ObjectRef
+from mksearch.index.manifest import Access, Group, Manifest, ObjectRef
 from mksearch_client.administration import Administration
 from mksearch_client.keys import OwnerKeys
 
-__all__ = ["is_sealed_for", "seal_groups"]
+__all__ = ["is_sealed_for", "next_access", "seal_groups"]
 
 
 def is_sealed_for(manifest: Manifest, administration: Administration | None) -> bool:
     """Tell whether a version names this administration and its groups are sealed under it."""
-    return manifest.access == (None if administration is None else administration.access)
+    if administration is None:
+        return manifest.access is None
+    return administration.access.has_keys_of(manifest.access)
+
+
+def next_access(
+    administration: Administration | None,
+    previous: Manifest | None,
+    make_list: Callable[[], bytes],
+    write: Callable[[bytes], ObjectRef],
+) -> Access | None:
+    """Return what the next version says of the administration.
+
+    Args:
+        administration: of the collection, None for none.
+        previous: the version before, None for the first.
+        make_list: makes the credentials of all members, when an epoch begins.
+        write: keeps an object.
+    """
+    if administration is None:
+        return None
+    access = administration.access
+    before = None if previous is None else previous.access
+    if before is None:
+        return access
+    if before.epoch == access.epoch and before.authority == access.authority:
+        return replace(access, credentials=before.credentials)
+    return replace(access, credentials=write(make_list()))
 
 
 def seal_groups(
@@ -45,14 +72,14 @@ def seal_groups(
     def seal(group: Group) -> Group:
         if group.bundle is not None and stays:
             return group
-        bundle = keys.bundle(group.policy, group.epoch)
+        bundle = keys.sealed_bundle(group.policy, group.epoch, administration.epoch)
         sealed = seal_bundle(
             bundle,
             administration.parameters,
             administration.member_secret,
             random,
             collection=keys.collection,
-            epoch=group.epoch,
+            epoch=administration.epoch,
             policy=group.policy,
         )
         return replace(group, bundle=write(sealed), search_key=SigningKey(bundle.search).public)

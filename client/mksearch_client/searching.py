@@ -84,7 +84,8 @@ class Searcher:
         self._accept_expired = accept_expired
         self._seen = seen
         self._quorum = quorum or Quorum()
-        self._opener = VersionOpener(keys, cache or NoCache())
+        self._cache: Cache = cache or NoCache()
+        self._opener = VersionOpener(keys, self._cache)
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
@@ -122,14 +123,22 @@ class Searcher:
         """
         return self._open(self._start())
 
-    def _open(self, servers: Servers[Connection]) -> OpenVersion:
-        signed = newest_manifest(
+    def _take_keys(self, keys: KeyRing) -> None:
+        """Go on with other keys."""
+        self._keys = keys
+        self._opener = VersionOpener(keys, self._cache)
+
+    def _newest(self, servers: Servers[Connection]) -> SignedManifest:
+        return newest_manifest(
             servers,
             owner_key=self._keys.owner_key,
             collection=self._keys.collection,
             quorum=self._quorum,
             seen=self._seen,
         )
+
+    def _open(self, servers: Servers[Connection]) -> OpenVersion:
+        signed = self._newest(servers)
         if not self._accept_expired:
             signed.require_current(int(self._clock()))
         opened = self._opener.open(servers, signed)
@@ -224,6 +233,14 @@ class Searcher:
                 warnings.append(f"the manifest expired {-left_s} s ago and was accepted")
             elif left_s < MANIFEST_WARNING_S:
                 warnings.append(f"the manifest expires in {left_s // 86400} days")
+            access = self._seen.manifest.access
+            groups = self._seen.manifest.groups
+            n_old = sum(access is not None and group.epoch < access.epoch for group in groups)
+            if n_old:
+                warnings.append(
+                    f"old epoch: {n_old} groups are encrypted under keys that revoked members "
+                    "still have; the owner runs mksearch owner rotate"
+                )
         return warnings
 
     def open(self, external_id: str) -> StoredDocument:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -78,6 +78,7 @@ _ACCESS_FIELDS: dict[str, type] = {
     "verification": bytes,
     "admin_key": bytes,
     "epoch": int,
+    "credentials": list,
 }
 _SEALED_FIELDS: dict[str, type] = {"bundle": dict, "search_key": bytes}
 SCORINGS = ("tfidf", "bm25")
@@ -169,12 +170,20 @@ class Access:
         admin_key: Ed25519 public key that signs credentials, 32 bytes.
         epoch: generation of the keys, from 1.
         verification: verification keys file, b"" while the authority is in one place.
+        credentials: list of the members' credentials of this epoch, None before a revocation.
     """
 
     authority: bytes
     admin_key: bytes
     epoch: int
     verification: bytes = b""
+    credentials: ObjectRef | None = None
+
+    def has_keys_of(self, other: Access | None) -> bool:
+        """Tell whether both are of one administration, dealing and epoch."""
+        return other is not None and replace(self, credentials=None) == replace(
+            other, credentials=None
+        )
 
     @property
     def parameters(self) -> PublicParameters:
@@ -195,6 +204,7 @@ class Access:
             "verification": self.verification,
             "admin_key": self.admin_key,
             "epoch": self.epoch,
+            "credentials": [] if self.credentials is None else [self.credentials.to_fields()],
         }
 
     @classmethod
@@ -204,8 +214,15 @@ class Access:
         _require_length(fields["admin_key"], KEY_BYTES, "the admin key")
         if fields["epoch"] < 1:
             raise FormatError("a manifest is of an epoch below 1")
+        credentials = [ObjectRef.from_fields(entry) for entry in fields["credentials"]]
+        if len(credentials) > 1:
+            raise FormatError("a manifest names several lists of credentials")
         access = cls(
-            fields["authority"], fields["admin_key"], fields["epoch"], fields["verification"]
+            fields["authority"],
+            fields["admin_key"],
+            fields["epoch"],
+            fields["verification"],
+            credentials[0] if credentials else None,
         )
         _parameters(access.authority)
         try:
@@ -370,6 +387,10 @@ class Manifest:
             raise FormatError(
                 f"a manifest has version {version} and does not follow from one before"
             )
+        groups = _groups(fields["groups"], is_sealed=is_sealed)
+        access = Access.from_fields(fields["access"], quorum) if is_sealed else None
+        if access is not None and any(group.epoch > access.epoch for group in groups):
+            raise FormatError("a manifest has a group of a later epoch than its own")
         return cls(
             _require_length(fields["collection"], COLLECTION_BYTES, "the collection"),
             fields["name"],
@@ -379,9 +400,9 @@ class Manifest:
             fields["expires_at"],
             quorum,
             _require_length(fields["owner_key"], KEY_BYTES, "the owner key"),
-            _groups(fields["groups"], is_sealed=is_sealed),
+            groups,
             ObjectRef.from_fields(fields["catalogue"]),
-            Access.from_fields(fields["access"], quorum) if is_sealed else None,
+            access,
         )
 
     def segments(self) -> Iterator[SegmentRef]:
@@ -395,6 +416,8 @@ class Manifest:
             yield from (group.dictionary, group.lookup, group.blobs)
             if group.bundle is not None:
                 yield group.bundle
+        if self.access is not None and self.access.credentials is not None:
+            yield self.access.credentials
         yield self.catalogue
 
 

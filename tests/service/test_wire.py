@@ -259,7 +259,8 @@ def test_a_request_that_asks_for_the_impossible_is_refused_in_words(
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.FAILED_PRECONDITION,
     }
-    assert not answered.messages
+    # A call with one answer may end with an empty one, which clients do not look at.
+    assert not any(answered.messages)
 
 
 def test_offsets_and_sizes_at_the_edge_of_a_stored_object(
@@ -708,9 +709,9 @@ def test_objects_of_many_messages_go_up_and_come_back_whole(tmp_path: Path) -> N
                 manifest_hash, ((name, publication.chunks(name)) for name in missing)
             )
         assert connection.activate(manifest_hash) == 1
-        (path,) = [p for p in (publication.folder / "objects").iterdir() if p.stat().st_size > size]
-        stored = path.read_bytes()
-        name = bytes.fromhex(path.name)
+        listed = b"".join(publication.chunks(publication.signed.manifest.groups[0].blobs.id))
+        (name,) = [blob for blob, n_bytes in BlobList.decode(listed).blobs if n_bytes > size]
+        stored = b"".join(publication.chunks(name))
         for offset, n_bytes in (
             (0, (4 << 20) - 1),
             (1, 4 << 20),
