@@ -18,6 +18,7 @@ from mksearch.crypto.randomness import SystemRandom
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.errors import ServerRefused, ServerUnreachable
+from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Group, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch.params import MAX_RECORDS, Quorum
