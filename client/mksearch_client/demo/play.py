@@ -1,4 +1,4 @@
-"""The scenes of the demo: answers, a lost server, a changed store, too many changed stores."""
+"""The scenes of the demo: answers, a lost server, changed stores, too many of them; then users."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mksearch_client.demo.corpus import DemoDocuments
 from mksearch_client.demo.plaintext import PlaintextEngine
 from mksearch_client.demo.show import Show
 from mksearch_client.demo.stage import Stage
+from mksearch_client.demo.users import play_users
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
 from mksearch_client.python_corpus import DEMO_QUERIES
@@ -84,7 +85,7 @@ def play(options: DemoOptions) -> bool:
                 collusion_bound=quorum.collusion_bound,
             )
         )
-        return _Demo(options, documents, servers, owner, show).play()
+        return _Demo(options, documents, servers, owner, show, folder).play()
 
 
 def _new_folder(folder: Path) -> Path:
@@ -136,7 +137,9 @@ class _Demo:
         servers: Stage,
         owner: Owner,
         show: Show,
+        folder: Path,
     ) -> None:
+        self._folder = folder
         self._queries = list(options.queries) or list(DEMO_QUERIES)
         self._keep = options.keep
         self._documents = documents
@@ -158,6 +161,7 @@ class _Demo:
         self._lose_a_server(results[0])
         self._change_a_store(results[0])
         self._change_too_many()
+        self._failures += play_users(self._folder / "users", self._show)
         if not any(result.hits for result in results):
             self._failures.append("no query had a hit, so no ranking was compared")
         ok = not self._failures
@@ -167,7 +171,8 @@ class _Demo:
             self._show.say(
                 f"{'all ' if n > 1 else 'the '}{n} ranking{'s' if n > 1 else ''} equal"
                 f"{'' if n > 1 else 's'} scikit-learn's; a lost server and a changed store did "
-                "not matter; too many changed stores were refused"
+                "not matter; too many changed stores were refused; each user found what the "
+                "policy allows, and the revoked one nothing"
             )
         for failure in self._failures:
             self._show.say(f"- {failure}")

@@ -77,6 +77,10 @@ class Show:
             self.say(f"note: {safe(warning)}")
         self._scenes.append({"scene": scene, "answer": result.to_json()})
 
+    def outcome(self, scene: str, answer: dict[str, Any]) -> None:
+        """Keep an answer for the JSON object; what a reader sees of it is said apart."""
+        self._scenes.append({"scene": scene, "answer": answer})
+
     def refusal(self, scene: str, error: dict[str, Any]) -> None:
         """Show an answer that was refused."""
         self.say(f"refused: {error['message']}")
