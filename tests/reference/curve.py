@@ -6,6 +6,7 @@ Points are (x, y, z) of py_ecc; nothing of its types leaves this module but as o
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -15,6 +16,10 @@ from py_ecc.bls.hash_to_curve import hash_to_G1
 from py_ecc.bls.point_compression import compress_G1, compress_G2, decompress_G1, decompress_G2
 
 from .refused import Refused, require
+
+# py_ecc raises the interpreter's limit far beyond its stack: deeply nested JSON, which the product
+# refuses, would end the process.  This is what Python starts with.
+sys.setrecursionlimit(1000)
 
 _LIBRARY: Any = _curve
 
