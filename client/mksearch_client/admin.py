@@ -55,13 +55,22 @@ class Admin:
         self.profile = open_profile(profile, passphrase_file)
         self._clock = clock
         self._random = SystemRandom()
+        self._keys = self._load()
+
+    def _load(self) -> Administration:
         found = load_administration(self.profile)
         if found is None:
             raise ProfileError(
                 f"the profile in {self.profile.folder} has no administration",
                 cure="run mksearch admin init",
             )
-        self._keys: Administration = found
+        return found
+
+    def _follow(self) -> None:
+        """Go on with the keys of a later epoch, or a dealing, that came since these were read."""
+        stored = self._load()
+        if stored.epoch > self._keys.epoch or stored.verification != self._keys.verification:
+            self._keys = stored
 
     @classmethod
     def create(
@@ -93,12 +102,13 @@ class Admin:
             NotEnoughAnswers: a server did not take its share; the secret stays here.
             ProfileError: the folder cannot be written.
         """
-        master = self._keys.master
-        if master is None:
-            raise ParameterError(
-                "the servers share the authority already", cure="refresh with owner rotate"
-            )
         with self.profile.locked():
+            self._follow()
+            master = self._keys.master
+            if master is None:
+                raise ParameterError(
+                    "the servers share the authority already", cure="refresh with owner rotate"
+                )
             verification = deal_to_servers(
                 self.profile, self._keys.parameters, master, self._random, timeout_s=timeout_s
             )
@@ -117,6 +127,7 @@ class Admin:
     @property
     def epoch(self) -> int:
         """Generation of the keys."""
+        self._follow()
         return self._keys.epoch
 
     def issue(
@@ -140,12 +151,14 @@ class Admin:
             )
         parsed = tuple(parse_attribute(a) if isinstance(a, str) else a for a in attributes)
         now_s = int(self._clock())
-        signed = make_credential(
-            self.profile, self._keys, user, parsed, (now_s, now_s + life_s), self._random
-        )
-        issued = remembered(signed.credential)
-        member = Member(user.encode().hex(), issued.attributes, issued.expires_at)
         with self.profile.locked():
+            # A revocation or a publish of another command may have begun an epoch.
+            self._follow()
+            signed = make_credential(
+                self.profile, self._keys, user, parsed, (now_s, now_s + life_s), self._random
+            )
+            issued = remembered(signed.credential)
+            member = Member(user.encode().hex(), issued.attributes, issued.expires_at)
             folder = self.profile.folder
             Members.load(folder).with_issued(issued, member).save(folder)
         return signed

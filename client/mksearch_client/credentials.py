@@ -11,11 +11,19 @@ from mksearch.access.credential_list import encode_credentials
 from mksearch.access.enrolment import CredentialSecrets, issue_credential
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.user_key import UserKey
+from mksearch.errors import ProfileError
+from mksearch.index.manifest import Manifest
 from mksearch_client.administration import Administration, start_epoch
 from mksearch_client.members import IssuedCredential, Members
 from mksearch_client.profile import Profile
 
-__all__ = ["begin_epoch_if_needed", "make_credential", "make_list", "remembered"]
+__all__ = [
+    "begin_epoch_if_needed",
+    "make_credential",
+    "make_list",
+    "remembered",
+    "require_up_to_date",
+]
 
 
 def make_credential(
@@ -90,6 +98,30 @@ def begin_epoch_if_needed(
         administration = start_epoch(profile, random)
         members.in_new_epoch(()).save(profile.folder)
     return administration
+
+
+def require_up_to_date(manifest: Manifest, administration: Administration | None) -> None:
+    """Prove that a profile is not behind the version that servers hold.
+
+    Raises:
+        ProfileError: its administration is missing, another one, or of an older epoch.
+    """
+    access = manifest.access
+    if access is None:
+        return
+    if administration is None:
+        why = "has no administration"
+    elif administration.access.authority != access.authority:
+        why = "has the administration of another authority"
+    elif administration.epoch < access.epoch:
+        why = f"is in epoch {administration.epoch}"
+    else:
+        return
+    raise ProfileError(
+        f"this profile {why}, and version {manifest.version} on the servers is of epoch "
+        f"{access.epoch}: it is an old copy",
+        cure="publish from the current profile, or recover one from a newer backup",
+    )
 
 
 def make_list(

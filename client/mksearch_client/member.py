@@ -5,10 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from mksearch.access.credential_list import decode_credentials
 from mksearch.crypto.randomness import SystemRandom
-from mksearch.errors import CredentialRefused, EpochPassed, ProfileError
+from mksearch.errors import (
+    AnswerRefused,
+    CredentialRefused,
+    EpochPassed,
+    NotEnoughAnswers,
+    ProfileError,
+)
+from mksearch.index.document import StoredDocument
 from mksearch_client import searching
 from mksearch_client.asking import Servers
 from mksearch_client.connection import GrpcConnection
@@ -17,10 +25,16 @@ from mksearch_client.keyring import EnrolledRing, KeyRing, OwnerRing
 from mksearch_client.opening import OpenVersion
 from mksearch_client.profile import Profile, is_user_profile
 from mksearch_client.profile_folder import ProfileFolder, default_profile, read_passphrase
+from mksearch_client.result import SearchResult
 from mksearch_client.user import User
 from mksearch_client.user_profile import UserProfile
 
 __all__ = ["Searcher", "connect"]
+
+_T = TypeVar("_T")
+#: Servers go over to a version one after another, each in a moment; for so long a search waits.
+_SWITCH_S = 5.0
+_SWITCH_POLL_S = 0.05
 
 
 def connect(profile: ProfileFolder, timeout_s: float = 10.0) -> dict[int, GrpcConnection]:
@@ -119,6 +133,9 @@ class Searcher(searching.Searcher):
 
         self._profile = opened
         self._timeout_s = timeout_s
+        self._switch_s = min(_SWITCH_S, timeout_s / 2)
+        self._asked: list[Servers[Connection]] = []
+        self._is_late = False
         super().__init__(
             connections,
             ring,
@@ -133,6 +150,45 @@ class Searcher(searching.Searcher):
             on_close=close,
             on_seen=opened.remember,
         )
+
+    # --- while servers go over to a new version, one after another
+
+    def search(
+        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
+    ) -> SearchResult:
+        """Return the best documents; see `searching.Searcher.search`."""
+        find = super().search
+        return self._wait_out(lambda: find(query, k, offset=offset, max_records=max_records))
+
+    def open(self, external_id: str) -> StoredDocument:
+        """Fetch and open a whole document; see `searching.Searcher.open`."""
+        fetch = super().open
+        return self._wait_out(lambda: fetch(external_id))
+
+    def _wait_out(self, work: Callable[[], _T]) -> _T:
+        """Do ``work``, again where too few servers have come to the version of the others."""
+        last_s = time.monotonic() + self._switch_s
+        while True:
+            self._asked, self._is_late = [], False
+            try:
+                return work()
+            except (NotEnoughAnswers, AnswerRefused, CredentialRefused) as error:
+                is_refused = isinstance(error, CredentialRefused)
+                meets = self._is_late or (not is_refused and self._saw_switch())
+                if time.monotonic() > last_s or not meets:
+                    raise
+            time.sleep(_SWITCH_POLL_S)
+
+    def _saw_switch(self) -> bool:
+        statuses = {r.status for servers in self._asked for r in servers.reports.values()}
+        return "ok" in statuses and not statuses.isdisjoint({"stale", "refused"})
+
+    def _start(self) -> Servers[Connection]:
+        servers = super()._start()
+        self._asked.append(servers)
+        return servers
+
+    # --- epochs
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
         """Open the newest version; enrol in its epoch first where that began meanwhile."""
@@ -150,7 +206,8 @@ class Searcher(searching.Searcher):
         """Take this member's credential of the new epoch from the servers (13.5.4)."""
         signed = self._newest(servers)
         access = signed.manifest.access
-        if access is None or access.credentials is None:
+        held = profile.credential().credential.epoch
+        if access is None or access.credentials is None or access.epoch < held:
             raise passed
         listed, what = access.credentials, "the list of credentials"
 
@@ -164,5 +221,12 @@ class Searcher(searching.Searcher):
                 f"this profile's user is no member of epoch {access.epoch}",
                 cure="the admin revoked it or its credential had expired; ask for a new one",
             )
-        User(profile, timeout_s=self._timeout_s, clock=self._clock).enrol(own)
+        # Whoever opens this profile with the new credential knows the new version.
+        profile.remember(signed)
+        if access.epoch > held:
+            try:
+                User(profile, timeout_s=self._timeout_s, clock=self._clock).enrol(own)
+            except (NotEnoughAnswers, AnswerRefused, CredentialRefused):
+                self._is_late = True
+                raise
         self._take_keys(_ring(profile))

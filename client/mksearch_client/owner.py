@@ -30,10 +30,11 @@ from mksearch.text.analyzers import Analyzer, analyzer_for_language, make_analyz
 from mksearch.text.weights import Scoring
 from mksearch_client.administration import Administration, load_administration
 from mksearch_client.connection import GrpcConnection, require_loopback
-from mksearch_client.credentials import begin_epoch_if_needed, make_list
+from mksearch_client.credentials import begin_epoch_if_needed, make_list, require_up_to_date
 from mksearch_client.fleet import Fleet
 from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
+from mksearch_client.policy_groups import divide, require_not_elsewhere
 from mksearch_client.profile import Profile, ServerEntry, open_profile
 from mksearch_client.publication import Progress, Publication, drop_objects, write_object
 from mksearch_client.publishing import Publisher, content_hash
@@ -229,7 +230,7 @@ class Owner:
         report: Progress,
     ) -> PublishReport:
         analyzer = make_analyzer(analyzer_for_language("en" if language == "auto" else language))
-        publisher = self._publisher(analyzer, Scoring(scoring), policy, dry_run=dry_run)  # type: ignore[arg-type]
+        weights = Scoring(scoring)  # type: ignore[arg-type]
         started = time.perf_counter()
         seconds = {"read": 0.0, "index": 0.0, "encrypt": 0.0, "upload": 0.0}
         reading = read_paths(list(paths))
@@ -244,11 +245,12 @@ class Owner:
         finished = None if dry_run else self._finish_interrupted(active, report)
         if finished is not None:
             active, results = finished
+        publisher = self._publisher(active, analyzer, weights, policy, dry_run=dry_run)
         carried: list[CatalogueEntry] = []
         if active is not None:
             entries = self._held(active, policy, may_be_lost=delete_missing)
-            own, carried = _divide(active, policy, entries)
-            _require_not_elsewhere(active, wanted, carried)
+            own, carried = divide(active, policy, entries)
+            require_not_elsewhere(active, wanted, carried)
             held = {entry.id: entry.content_hash for entry in own}
             if held == wanted and publisher.made(active.manifest):
                 changed = before is None or before.hash != active.hash
@@ -285,11 +287,15 @@ class Owner:
         return self._report(reading, policy, signed, seconds, changed=True, results=results)
 
     def _publisher(
-        self, analyzer: Analyzer, scoring: Scoring, policy: bytes, *, dry_run: bool = False
+        self,
+        active: SignedManifest | None,
+        analyzer: Analyzer,
+        scoring: Scoring,
+        policy: bytes,
+        *,
+        dry_run: bool = False,
     ) -> Publisher:
-        administration = load_administration(self.profile)
-        if not dry_run:
-            administration = begin_epoch_if_needed(self.profile, administration, SystemRandom())
+        administration = self._administration(active, dry_run=dry_run)
         return Publisher(
             self.profile.keys,
             name=self.profile.name,
@@ -301,6 +307,22 @@ class Owner:
             administration=administration,
             make_list=self._list_maker(administration),
         )
+
+    def _administration(
+        self, active: SignedManifest | None, *, dry_run: bool = False
+    ) -> Administration | None:
+        """Return the administration that the next version names, in a new epoch if one is due.
+
+        Raises:
+            ProfileError: this profile is behind what the servers hold: publishing from it would
+                lock members out, or let revoked ones in again.
+        """
+        administration = load_administration(self.profile)
+        if active is not None:
+            require_up_to_date(active.manifest, administration)
+        if dry_run:
+            return administration
+        return begin_epoch_if_needed(self.profile, administration, SystemRandom())
 
     def _list_maker(self, administration: Administration | None) -> Callable[[], bytes]:
         def make() -> bytes:
@@ -478,9 +500,7 @@ class Owner:
         if active is None:
             raise InputError("nothing was published", cure="run mksearch owner publish")
         now_s = int(self._clock())
-        administration = begin_epoch_if_needed(
-            self.profile, load_administration(self.profile), SystemRandom()
-        )
+        administration = self._administration(active)
         drop_objects(self._staging())
         groups = seal_groups(
             active.manifest.groups,
@@ -534,10 +554,11 @@ class Owner:
         self, signed: SignedManifest, group: Group, report: Progress
     ) -> SignedManifest:
         entries = self._catalogue(signed)
-        own, carried = _divide(signed, group.policy, entries)
+        own, carried = divide(signed, group.policy, entries)
         source = StoredDocuments(self._fleet, self.profile.keys, group)
         stop_words = source.stop_words
         publisher = self._publisher(
+            signed,
             make_analyzer(group.analyzer, stop_words),
             Scoring(**dict(group.scoring)),  # type: ignore[arg-type]
             group.policy,
@@ -552,33 +573,3 @@ class Owner:
         )
         self._fleet.distribute(publication, report)
         return publication.signed
-
-
-def _divide(
-    signed: SignedManifest, policy: bytes, entries: list[CatalogueEntry]
-) -> tuple[list[CatalogueEntry], list[CatalogueEntry]]:
-    """Return the entries of the group under ``policy``, and those of all others."""
-    group = signed.manifest.group(policy)
-    salts = set() if group is None else {segment.salt for segment in group.segments}
-    own = [entry for entry in entries if entry.salt in salts]
-    return own, [entry for entry in entries if entry.salt not in salts]
-
-
-def _require_not_elsewhere(
-    signed: SignedManifest, wanted: Mapping[str, bytes], carried: list[CatalogueEntry]
-) -> None:
-    """Raise InputError if a document is published under another policy: it would be there twice."""
-    twice = sorted((e for e in carried if e.id in wanted), key=lambda entry: entry.id)
-    if not twice:
-        return
-    policies = {
-        segment.salt: group.policy.decode() or "no policy"
-        for group in signed.manifest.groups
-        for segment in group.segments
-    }
-    raise InputError(
-        f"{len(twice)} of these documents are published under another policy, {twice[0].id!r} "
-        f"under {policies.get(twice[0].salt, 'another')} for one",
-        cure="publish that policy's documents without them first (--delete-missing), or give "
-        "these other ids",
-    )

@@ -13,7 +13,7 @@ from mksearch.access.credential import SignedCredential
 from mksearch.access.enrolment import open_credential
 from mksearch.access.keys import AttributeKey
 from mksearch.crypto.randomness import RandomSource, SystemRandom
-from mksearch.errors import ManifestRefused, ProfileError
+from mksearch.errors import CredentialRefused, ManifestRefused, ProfileError
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection
 from mksearch_client.profile_folder import default_profile, read_passphrase
@@ -109,7 +109,7 @@ class User:
 
         Raises:
             VerificationError: damaged, or not signed by the administration that the card names.
-            CredentialRefused: of another collection or user, or expired.
+            CredentialRefused: of another collection, user or epoch, or expired.
             NotEnoughAnswers: fewer than t + 1 servers made a part of the key.
             AnswerRefused: servers sent parts that cannot be right, and too few others remain.
             ProfileError: the folder cannot be written.
@@ -124,14 +124,13 @@ class User:
         )
         random = SystemRandom()
         secrets = open_credential(signed, profile.identity, profile.card.parameters, random)
-        if secrets.attribute_key is None:
-            profile.keep_key(signed, self._collect_key(signed, random))
-        profile.keep_credential(data)
+        key = self._collect_key(signed, random) if secrets.attribute_key is None else None
+        profile.keep_credential(data, key)
         return signed
 
     def _collect_key(self, signed: SignedCredential, random: RandomSource) -> AttributeKey:
         """Have the servers make the attribute key of a credential."""
-        profile = self.profile
+        profile, epoch = self.profile, signed.credential.epoch
         connections = {
             entry.id: AuthorityConnection(entry, random, self._timeout_s)
             for entry in profile.servers.values()
@@ -152,6 +151,11 @@ class User:
                     raise ManifestRefused(
                         f"version {newest.manifest.version} names no authority that servers share",
                         cure="the owner publishes or renews after mksearch admin init",
+                    )
+                if epoch != access.epoch:
+                    raise CredentialRefused(
+                        f"the credential is of epoch {epoch}, and the collection in {access.epoch}",
+                        cure="ask the admin for a new one",
                     )
                 return collect_key(
                     Servers(connections, addresses, pool),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from mksearch.access.keys import AttributeKey, PublicParameters
 from mksearch.crypto.identity import Identity
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
-from mksearch.errors import InputError, MksearchError, ParameterError, ProfileError
+from mksearch.errors import (
+    InputError,
+    MksearchError,
+    ParameterError,
+    ProfileError,
+    VerificationError,
+)
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, Quorum
 from mksearch_client.profile import is_user_profile, make_folder
 from mksearch_client.profile_folder import (
@@ -32,6 +39,8 @@ _PROFILE_FORMAT = 1
 #: 2 names an administration, 1 does not.
 _CARD_FORMAT = 2
 _KEY_PURPOSE = b"attribute-key"
+#: The attribute key of the credential that is kept; before it, of one that comes next.
+_KEY_NAMES = ("attribute-key", "attribute-key.new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +187,30 @@ class UserProfile(ProfileFolder):
 
     # --- the credential ---
 
-    def keep_credential(self, data: bytes) -> None:
+    def keep_credential(self, data: bytes, key: AttributeKey | None = None) -> None:
         """Keep a credential that was proved; what is secret in it is sealed to this user.
+
+        However this is interrupted, the credential kept and a key that goes with it are there.
+
+        Args:
+            data: the file.
+            key: that the servers made for it, None where the credential holds one.
 
         Raises:
             ProfileError: the folder cannot be written.
         """
+        kept, coming = (self.folder / name for name in _KEY_NAMES)
         try:
+            if key is not None:
+                signed = SignedCredential.decode(data, self.card.admin_key)
+                sealed = self.identity.public.seal(_KEY_PURPOSE, signed.hash, key.encode())
+                write_file(coming, sealed)
             write_file(self.folder / "credential", data)
+            if key is not None:
+                os.replace(coming, kept)
+        except FileNotFoundError:
+            # Another process of this user has put the same key in its place.
+            return
         except OSError as error:
             raise not_writable(self.folder, error) from None
 
@@ -211,18 +236,6 @@ class UserProfile(ProfileFolder):
         except MksearchError as error:
             raise self._damaged(error) from None
 
-    def keep_key(self, signed: SignedCredential, key: AttributeKey) -> None:
-        """Keep the attribute key that the servers made for a credential, sealed to this user.
-
-        Raises:
-            ProfileError: the folder cannot be written.
-        """
-        sealed = self.identity.public.seal(_KEY_PURPOSE, signed.hash, key.encode())
-        try:
-            write_file(self.folder / "attribute-key", sealed)
-        except OSError as error:
-            raise not_writable(self.folder, error) from None
-
     def secrets(self) -> MemberSecrets:
         """Return the secrets of the credential, and the attribute key.
 
@@ -234,9 +247,7 @@ class UserProfile(ProfileFolder):
             found = read_credential(signed, self.identity)
             key = found.attribute_key
             if key is None:
-                sealed = (self.folder / "attribute-key").read_bytes()
-                opened = self.identity.open(_KEY_PURPOSE, signed.hash, sealed, "the attribute key")
-                key = AttributeKey.decode(opened)
+                key = self._attribute_key(signed)
             return MemberSecrets(found.member_secret, key)
         except ProfileError:
             raise
@@ -247,6 +258,22 @@ class UserProfile(ProfileFolder):
             ) from None
         except MksearchError as error:
             raise self._damaged(error) from None
+
+    def _attribute_key(self, signed: SignedCredential) -> AttributeKey:
+        """Return the key that the servers made for a credential; raise OSError, MksearchError."""
+        kept, coming = (self.folder / name for name in _KEY_NAMES)
+
+        def read(path: Path) -> AttributeKey:
+            what = "the attribute key"
+            opened = self.identity.open(_KEY_PURPOSE, signed.hash, path.read_bytes(), what)
+            return AttributeKey.decode(opened)
+
+        try:
+            return read(kept)
+        except (OSError, VerificationError):
+            if not coming.exists():
+                raise
+        return read(coming)
 
     def _damaged(self, error: MksearchError) -> ProfileError:
         return ProfileError(

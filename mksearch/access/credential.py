@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mksearch.access.attributes import Attribute, parse_attribute
+from mksearch.access.attributes import Attribute, key_labels, parse_attribute
 from mksearch.codec import (
     ENVELOPE_BYTES,
     decode_cbor,
@@ -72,6 +72,7 @@ class Credential:
 
         Raises:
             ParameterError: a number is out of range.
+            PolicyError: no key can have these attributes together.
         """
         ordered = sorted({str(a): a for a in self.attributes}.items(), key=lambda x: x[0].encode())
         object.__setattr__(self, "attributes", tuple(a for _, a in ordered))
@@ -83,6 +84,7 @@ class Credential:
             )
         if self.epoch < 1:
             raise ParameterError(f"epoch {self.epoch} is below 1")
+        key_labels(self.attributes, self.epoch)
 
     def encode(self) -> bytes:
         """Return the body, which is signed."""

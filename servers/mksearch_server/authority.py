@@ -5,6 +5,7 @@ docs/protocol.md, section 13.  Every partial key is made with randomness of this
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class Challenges:
             VerificationError: it was not, or is not.
         """
         head, mac = challenge[:-_MAC_BYTES], challenge[-_MAC_BYTES:]
-        if len(challenge) != CHALLENGE_BYTES or mac != self._mac(head):
+        if len(challenge) != CHALLENGE_BYTES or not hmac.compare_digest(mac, self._mac(head)):
             raise VerificationError(
                 "the challenge was not made by this server", cure="ask it for one and try again"
             )

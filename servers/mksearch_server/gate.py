@@ -58,10 +58,12 @@ class QueryGate:
             raise VerificationError(
                 "a query that no member signed", cure="enrol, and search with that profile"
             )
-        off_s = round(ticket.time_s - self._clock())
+        # Not rounded: a query id is forgotten as soon as its time cannot pass any more.
+        off_s = ticket.time_s - self._clock()
         if abs(off_s) > CLOCK_S:
+            side = "ahead of" if off_s > 0 else "behind"
             raise VerificationError(
-                f"a query is {abs(off_s)} s {'ahead of' if off_s > 0 else 'behind'} this server's "
+                f"a query is {abs(off_s):.0f} s {side} this server's "
                 f"clock (at most {CLOCK_S})",
                 cure="set the clock of the client, or of the server",
             )

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from mksearch_client import cli
+from mksearch_client.administration import load_administration
 from mksearch_client.profile import Profile
 from mksearch_server import cli as server_cli
 from tests.support.processes import Finished, Fleet, clean_environment, serving
@@ -210,3 +211,103 @@ def sealed(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Iterator
         assert made.code == 0, made.err
         runner.secrets += _secrets(Profile.open(profile, PASSPHRASE.encode()), fleet)
         yield Sealed(fleet, profile, passphrase, wrong_token, made)
+
+
+# --- people --------------------------------------------------------------------------------------
+
+#: Who may read the one document that not every member may.
+SECRET_POLICY = "role:analyst AND dept:finance"
+
+
+@dataclass
+class Society:
+    """An owner with an administration, and people with profiles of their own.
+
+    Attributes:
+        fleet: the servers.
+        folder: holds a folder for each person.
+        card: of the collection.
+        run: runs commands.
+        made: what ``admin init`` printed.
+        published: what publishing under a policy printed, and with --json.
+    """
+
+    fleet: Fleet
+    folder: Path
+    card: Path
+    run: Runner
+    made: Finished
+    published: tuple[Finished, Finished]
+
+    def __call__(self, *words: str | Path, who: str = "owner", **options: str) -> Finished:
+        """Run ``mksearch`` with the profile of a person; no secret is ever an argument."""
+        self.run.require_no_secret(b"\0".join(os.fsencode(word) for word in words))
+        words = (*words, "--profile", self.folder / who)
+        return self.run.client(*words, **options)  # type: ignore[arg-type]
+
+    @property
+    def owner(self) -> Path:
+        """The owner's folder."""
+        return self.folder / "owner"
+
+    def join(self, name: str) -> Path:
+        """Make a profile for a person who is not enrolled; return its folder."""
+        folder = self.folder / name
+        if not folder.exists():
+            made = self("user", "init", "--card", self.card, who=name)
+            assert made.code == 0, made.err
+            self.hide(folder)
+        return folder
+
+    def hide(self, folder: Path) -> None:
+        """Have no output hold the keys of a person."""
+        self.run.secrets.append((folder / "keys").read_bytes()[-32:])
+
+    def credential(self, name: str, *attributes: str, expires: str = "30d") -> Path:
+        """Have the admin make a credential for a person; return the file."""
+        user_key, output = self.join(name) / "user-key", self.folder / f"{name}.credential"
+        words = [word for attribute in attributes for word in ("--attribute", attribute)]
+        options = ("--user-key", user_key, "--expires", expires, "-o", output)
+        done = self("admin", "credential", *words, *options)
+        assert done.code == 0, done.err
+        return output
+
+    def admit(self, name: str, *attributes: str) -> Path:
+        """Have a person enrolled; return their folder."""
+        credential = self.credential(name, *attributes)
+        done = self("user", "enrol", "--credential", credential, who=name)
+        assert done.code == 0, done.err
+        return self.folder / name
+
+
+@pytest.fixture(scope="session")
+def society(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Iterator[Society]:
+    """Three servers, every member's documents and one of the analysts of finance."""
+    folder = tmp_path_factory.mktemp("society")
+    with serving(folder) as fleet:
+        owner = folder / "owner"
+        servers = [
+            word for a, token in fleet.tokens().items() for word in ("--server", f"{a}={token}")
+        ]
+        made = runner.client("owner", "init", *servers, "--profile", owner, "--name", "society")
+        assert made.code == 0, made.err
+        assert runner.client("owner", "publish", CORPUS, "--profile", owner).code == 0
+        made = runner.client("admin", "init", "--profile", owner, "--json")
+        assert made.code == 0, made.err
+        profile = Profile.open(owner)
+        administration = load_administration(profile)
+        assert administration is not None
+        runner.secrets += _secrets(profile, fleet)
+        runner.secrets += [
+            administration.member_secret.reveal(),
+            (owner / "administration").read_bytes()[13:],
+        ]
+        assert runner.client("owner", "renew", "--profile", owner).code == 0
+        budget = folder / "budget.jsonl"
+        budget.write_text('{"_id": "budget", "text": "the secret budget of the garden"}\n')
+        words = ("owner", "publish", budget, "--policy", SECRET_POLICY, "--profile", owner)
+        published = runner.client(*words), runner.client(*words, "--json")
+        assert published[0].code == 0, published[0].err
+        card = folder / "card.json"
+        assert runner.client("owner", "card", "-o", card, "--profile", owner).code == 0
+        yield Society(fleet, folder, card, runner, made, published)

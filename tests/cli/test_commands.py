@@ -41,13 +41,13 @@ SEARCH_FIELDS = {
 COMMANDS = (
     *("demo", "search", "open"),
     *("owner init", "owner publish", "owner status", "owner card", "owner verify", "owner renew"),
+    *("owner backup", "owner recover", "admin init", "admin credential", "admin list"),
+    *("user init", "user keygen", "user enrol", "user whoami", "user open-share"),
 )
 LATER = (
-    *("admin init", "admin list", "user init --card c", "user whoami", "complete gar"),
-    *("evaluate scifact", "web --port 1", "plan --documents 5", "owner delete a b"),
-    *("owner compact", "owner rotate --authority", "owner revoke --user k", "owner recover"),
-    *("owner backup --policy a --to f", "owner add-server", "owner replace-server"),
-    "owner watch folder",
+    *("complete gar", "evaluate scifact", "web --port 1", "plan --documents 5", "owner delete a b"),
+    *("owner compact", "owner rotate --authority", "owner revoke --user k", "owner add-server"),
+    *("owner replace-server", "owner watch folder"),
 )
 
 
@@ -78,7 +78,7 @@ def test_version_is_printed(runner: Runner) -> None:
     assert (done.code, done.out, done.err) == (0, f"mksearch {__version__}\n", "")
 
 
-@pytest.mark.parametrize("words", [(), ("owner",)])
+@pytest.mark.parametrize("words", [(), ("owner",), ("admin",), ("user",)])
 def test_without_a_command_the_help_is_shown_and_nothing_else(
     runner: Runner, words: tuple[str, ...]
 ) -> None:
@@ -106,7 +106,8 @@ def test_a_command_that_comes_later_says_so_in_one_line(runner: Runner, command:
         *("frobnicate", "owner frobnicate", "search", "search a b", "search a --nonsense"),
         *("search a -k many", "search a --offset 1.5", "owner publish", "owner card", "open"),
         *("search a --timeout 0", "search a --timeout nan", "owner status --timeout inf"),
-        "owner init",
+        *("owner init", "admin credential", "admin frobnicate", "user init", "user enrol"),
+        *("user open-share", "user open-share a", "owner backup --policy key:a", "owner recover"),
     ],
 )
 def test_wrong_use_ends_with_2_and_one_line(runner: Runner, command: str) -> None:
@@ -128,7 +129,7 @@ def test_wrong_use_ends_with_2_and_one_line(runner: Runner, command: str) -> Non
         ("search a -k 99999999999999999999", "k = 99999999999999999999"),
         ("search a --offset -1", "offset -1"),
         ("search a --max-records 0", "max_records 0"),
-        ("owner publish FILE --policy a", "--policy is not part of version"),
+        ("owner publish FILE --policy a", "need an administration that admits users"),
         ("owner publish FILE --scoring lucene", "there is no scoring 'lucene'"),
         ("owner publish FILE --language xx", "no analyzer for language 'xx'"),
     ],

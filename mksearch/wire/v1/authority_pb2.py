@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n mksearch/wire/v1/authority.proto\x12\x10mksearch.wire.v1\"$\n\x13GetChallengeRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"x\n\x14GetChallengeResponse\x12\x11\n\tserver_id\x18\x01 \x01(\r\x12\x11\n\tchallenge\x18\x02 \x01(\x0c\x12\x13\n\x0bsealing_key\x18\x03 \x01(\x0c\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"F\n\x13InstallShareRequest\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\"*\n\x14InstallShareResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\x82\x01\n\x16IssuePartialKeyRequest\x12\x12\n\ncredential\x18\x01 \x01(\x0c\x12\x1c\n\x14\x63redential_signature\x18\x02 \x01(\x0c\x12\x10\n\x08user_key\x18\x03 \x01(\x0c\x12\x11\n\tchallenge\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"P\n\x17IssuePartialKeyResponse\x12\x0e\n\x06sealed\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x32\xb8\x02\n\x10\x41uthorityService\x12]\n\x0cGetChallenge\x12%.mksearch.wire.v1.GetChallengeRequest\x1a&.mksearch.wire.v1.GetChallengeResponse\x12]\n\x0cInstallShare\x12%.mksearch.wire.v1.InstallShareRequest\x1a&.mksearch.wire.v1.InstallShareResponse\x12\x66\n\x0fIssuePartialKey\x12(.mksearch.wire.v1.IssuePartialKeyRequest\x1a).mksearch.wire.v1.IssuePartialKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n mksearch/wire/v1/authority.proto\x12\x10mksearch.wire.v1\"$\n\x13GetChallengeRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"x\n\x14GetChallengeResponse\x12\x11\n\tserver_id\x18\x01 \x01(\r\x12\x11\n\tchallenge\x18\x02 \x01(\x0c\x12\x13\n\x0bsealing_key\x18\x03 \x01(\x0c\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"F\n\x13InstallShareRequest\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\"*\n\x14InstallShareResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"F\n\x13RefreshShareRequest\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\"*\n\x14RefreshShareResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"D\n\x11HelpRepairRequest\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\"5\n\x12HelpRepairResponse\x12\x0c\n\x04part\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"D\n\x12RepairShareRequest\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\r\n\x05parts\x18\x03 \x03(\x0c\")\n\x13RepairShareResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\xa8\x01\n\x16IssuePartialKeyRequest\x12\x12\n\ncredential\x18\x01 \x01(\x0c\x12\x1c\n\x14\x63redential_signature\x18\x02 \x01(\x0c\x12\x10\n\x08user_key\x18\x03 \x01(\x0c\x12\x11\n\tchallenge\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\x12\x10\n\x08id_token\x18\x06 \x01(\x0c\x12\x12\n\nattributes\x18\x07 \x03(\t\"d\n\x17IssuePartialKeyResponse\x12\x0e\n\x06sealed\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x12\n\nattributes\x18\x04 \x03(\t2\xcc\x04\n\x10\x41uthorityService\x12]\n\x0cGetChallenge\x12%.mksearch.wire.v1.GetChallengeRequest\x1a&.mksearch.wire.v1.GetChallengeResponse\x12]\n\x0cInstallShare\x12%.mksearch.wire.v1.InstallShareRequest\x1a&.mksearch.wire.v1.InstallShareResponse\x12]\n\x0cRefreshShare\x12%.mksearch.wire.v1.RefreshShareRequest\x1a&.mksearch.wire.v1.RefreshShareResponse\x12W\n\nHelpRepair\x12#.mksearch.wire.v1.HelpRepairRequest\x1a$.mksearch.wire.v1.HelpRepairResponse\x12Z\n\x0bRepairShare\x12$.mksearch.wire.v1.RepairShareRequest\x1a%.mksearch.wire.v1.RepairShareResponse\x12\x66\n\x0fIssuePartialKey\x12(.mksearch.wire.v1.IssuePartialKeyRequest\x1a).mksearch.wire.v1.IssuePartialKeyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INSTALLSHAREREQUEST']._serialized_end=284
   _globals['_INSTALLSHARERESPONSE']._serialized_start=286
   _globals['_INSTALLSHARERESPONSE']._serialized_end=328
-  _globals['_ISSUEPARTIALKEYREQUEST']._serialized_start=331
-  _globals['_ISSUEPARTIALKEYREQUEST']._serialized_end=461
-  _globals['_ISSUEPARTIALKEYRESPONSE']._serialized_start=463
-  _globals['_ISSUEPARTIALKEYRESPONSE']._serialized_end=543
-  _globals['_AUTHORITYSERVICE']._serialized_start=546
-  _globals['_AUTHORITYSERVICE']._serialized_end=858
+  _globals['_REFRESHSHAREREQUEST']._serialized_start=330
+  _globals['_REFRESHSHAREREQUEST']._serialized_end=400
+  _globals['_REFRESHSHARERESPONSE']._serialized_start=402
+  _globals['_REFRESHSHARERESPONSE']._serialized_end=444
+  _globals['_HELPREPAIRREQUEST']._serialized_start=446
+  _globals['_HELPREPAIRREQUEST']._serialized_end=514
+  _globals['_HELPREPAIRRESPONSE']._serialized_start=516
+  _globals['_HELPREPAIRRESPONSE']._serialized_end=569
+  _globals['_REPAIRSHAREREQUEST']._serialized_start=571
+  _globals['_REPAIRSHAREREQUEST']._serialized_end=639
+  _globals['_REPAIRSHARERESPONSE']._serialized_start=641
+  _globals['_REPAIRSHARERESPONSE']._serialized_end=682
+  _globals['_ISSUEPARTIALKEYREQUEST']._serialized_start=685
+  _globals['_ISSUEPARTIALKEYREQUEST']._serialized_end=853
+  _globals['_ISSUEPARTIALKEYRESPONSE']._serialized_start=855
+  _globals['_ISSUEPARTIALKEYRESPONSE']._serialized_end=955
+  _globals['_AUTHORITYSERVICE']._serialized_start=958
+  _globals['_AUTHORITYSERVICE']._serialized_end=1546
 # @@protoc_insertion_point(module_scope)

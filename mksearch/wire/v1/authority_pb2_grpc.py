@@ -44,6 +44,21 @@ class AuthorityServiceStub:
                 request_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.InstallShareRequest.SerializeToString,
                 response_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.InstallShareResponse.FromString,
                 _registered_method=True)
+        self.RefreshShare = channel.unary_unary(
+                '/mksearch.wire.v1.AuthorityService/RefreshShare',
+                request_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RefreshShareRequest.SerializeToString,
+                response_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RefreshShareResponse.FromString,
+                _registered_method=True)
+        self.HelpRepair = channel.unary_unary(
+                '/mksearch.wire.v1.AuthorityService/HelpRepair',
+                request_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.HelpRepairRequest.SerializeToString,
+                response_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.HelpRepairResponse.FromString,
+                _registered_method=True)
+        self.RepairShare = channel.unary_unary(
+                '/mksearch.wire.v1.AuthorityService/RepairShare',
+                request_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RepairShareRequest.SerializeToString,
+                response_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RepairShareResponse.FromString,
+                _registered_method=True)
         self.IssuePartialKey = channel.unary_unary(
                 '/mksearch.wire.v1.AuthorityService/IssuePartialKey',
                 request_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.IssuePartialKeyRequest.SerializeToString,
@@ -68,6 +83,27 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RefreshShare(self, request, context):
+        """Adds to this server's share its part of a sharing of zero.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HelpRepair(self, request, context):
+        """Helps to repair the share of another server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RepairShare(self, request, context):
+        """Takes the parts of this server's share that others made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def IssuePartialKey(self, request, context):
         """Makes this server's part of a user's attribute key.
         """
@@ -87,6 +123,21 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     servicer.InstallShare,
                     request_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.InstallShareRequest.FromString,
                     response_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.InstallShareResponse.SerializeToString,
+            ),
+            'RefreshShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.RefreshShare,
+                    request_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RefreshShareRequest.FromString,
+                    response_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RefreshShareResponse.SerializeToString,
+            ),
+            'HelpRepair': grpc.unary_unary_rpc_method_handler(
+                    servicer.HelpRepair,
+                    request_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.HelpRepairRequest.FromString,
+                    response_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.HelpRepairResponse.SerializeToString,
+            ),
+            'RepairShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepairShare,
+                    request_deserializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RepairShareRequest.FromString,
+                    response_serializer=mksearch_dot_wire_dot_v1_dot_authority__pb2.RepairShareResponse.SerializeToString,
             ),
             'IssuePartialKey': grpc.unary_unary_rpc_method_handler(
                     servicer.IssuePartialKey,
@@ -148,6 +199,87 @@ class AuthorityService:
             '/mksearch.wire.v1.AuthorityService/InstallShare',
             mksearch_dot_wire_dot_v1_dot_authority__pb2.InstallShareRequest.SerializeToString,
             mksearch_dot_wire_dot_v1_dot_authority__pb2.InstallShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RefreshShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mksearch.wire.v1.AuthorityService/RefreshShare',
+            mksearch_dot_wire_dot_v1_dot_authority__pb2.RefreshShareRequest.SerializeToString,
+            mksearch_dot_wire_dot_v1_dot_authority__pb2.RefreshShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HelpRepair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mksearch.wire.v1.AuthorityService/HelpRepair',
+            mksearch_dot_wire_dot_v1_dot_authority__pb2.HelpRepairRequest.SerializeToString,
+            mksearch_dot_wire_dot_v1_dot_authority__pb2.HelpRepairResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mksearch.wire.v1.AuthorityService/RepairShare',
+            mksearch_dot_wire_dot_v1_dot_authority__pb2.RepairShareRequest.SerializeToString,
+            mksearch_dot_wire_dot_v1_dot_authority__pb2.RepairShareResponse.FromString,
             options,
             channel_credentials,
             insecure,

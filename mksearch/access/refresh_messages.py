@@ -1,0 +1,330 @@
+"""What the owner tells servers when shares are refreshed or repaired (docs/protocol.md, 13.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from mksearch.access.authority_messages import CHALLENGE_BYTES
+from mksearch.access.keys import AUTHORITY_BYTES, PublicParameters, VerificationKeys
+from mksearch.access.pairing import BLS12_381, G2
+from mksearch.codec import decode_cbor, encode_cbor, require_map
+from mksearch.crypto import labels
+from mksearch.crypto.kdf import sha256
+from mksearch.crypto.signature import SigningKey, verify
+from mksearch.crypto.user_key import UserKey
+from mksearch.errors import FormatError, MksearchError
+from mksearch.params import COLLECTION_BYTES
+
+__all__ = [
+    "MASK_PURPOSE",
+    "PART_PURPOSE",
+    "REFRESH_PURPOSE",
+    "REPAIR_BYTES",
+    "HelpOrder",
+    "Order",
+    "RefreshOrder",
+    "RepairOrder",
+    "SignedOrder",
+    "part_context",
+    "part_message",
+]
+
+#: Bytes that name one repair.
+REPAIR_BYTES = 16
+#: Purposes of what is sealed.
+REFRESH_PURPOSE = b"refresh-share"
+MASK_PURPOSE = b"repair-mask"
+PART_PURPOSE = b"repair-part"
+_ADDRESSED: dict[str, type] = {"collection": bytes, "server": int, "challenge": bytes}
+_SIZES = {
+    "collection": COLLECTION_BYTES,
+    "challenge": CHALLENGE_BYTES,
+    "repair": REPAIR_BYTES,
+}
+
+
+class Order(Protocol):
+    """What the owner says to one server."""
+
+    LABEL: ClassVar[bytes]
+    WHAT: ClassVar[str]
+
+    @property
+    def collection(self) -> bytes:
+        """16 bytes."""
+
+    @property
+    def server(self) -> int:
+        """Whom it is for, from 1."""
+
+    @property
+    def challenge(self) -> bytes:
+        """Of that server, 32 bytes."""
+
+    def encode(self) -> bytes:
+        """Return the body, which is signed."""
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Read a body whose signature has been proved; raise FormatError."""
+
+
+_Order = TypeVar("_Order", bound=Order)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedOrder(Generic[_Order]):
+    """An order with the owner's signature proved.
+
+    Attributes:
+        order: the body, decoded.
+        body: its bytes.
+        signature: 64 bytes.
+    """
+
+    order: _Order
+    body: bytes
+    signature: bytes
+
+    @property
+    def hash(self) -> bytes:
+        """SHA-256 of the body: what is sealed beside it is bound to this."""
+        return sha256(self.body)
+
+    @classmethod
+    def sign(cls, order: _Order, key: SigningKey) -> SignedOrder[_Order]:
+        """Sign with the owner's key."""
+        body = order.encode()
+        return cls(order, body, key.sign(order.LABEL, body))
+
+    @classmethod
+    def decode(
+        cls, kind: type[_Order], body: bytes, signature: bytes, owner_key: bytes
+    ) -> SignedOrder[_Order]:
+        """Prove the signature, then read the body (13.6.1, 13.6.2, 13.6.4).
+
+        Args:
+            kind: of the order that is expected.
+            body: untrusted.
+            signature: 64 bytes.
+            owner_key: pinned, 32 bytes.
+
+        Raises:
+            VerificationError: not signed by the owner.
+            FormatError: not canonical.
+        """
+        verify(owner_key, kind.LABEL, body, signature, kind.WHAT)
+        return cls(kind.decode(body), body, signature)
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOrder:
+    """What the owner says with a part of zero.
+
+    Attributes:
+        collection: 16 bytes.
+        server: whose part it is, from 1.
+        challenge: of that server, 32 bytes.
+        base: generation of the shares that zero is added to.
+        parameters: of the authority.
+        verification: of the shares that come out.
+    """
+
+    LABEL: ClassVar[bytes] = labels.REFRESH_SHARE
+    WHAT: ClassVar[str] = "an order to refresh a share"
+
+    collection: bytes
+    server: int
+    challenge: bytes
+    base: int
+    parameters: PublicParameters
+    verification: VerificationKeys
+
+    def encode(self) -> bytes:
+        """Return the body, which is signed."""
+        return encode_cbor(
+            {
+                "collection": self.collection,
+                "server": self.server,
+                "challenge": self.challenge,
+                "base": self.base,
+                "authority": self.parameters.encode(),
+                "verification": self.verification.encode(),
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> RefreshOrder:
+        """Read a body whose signature has been proved.
+
+        Raises:
+            FormatError: not canonical, or files that do not belong together.
+        """
+        fields = _read(body, {"base": int, "authority": bytes, "verification": bytes}, cls.WHAT)
+        authority, verification = fields.pop("authority"), fields.pop("verification")
+        return cls(**fields, **_keys_of(authority, verification, cls.WHAT))
+
+
+@dataclass(frozen=True, slots=True)
+class HelpOrder:
+    """What the owner says to a server that helps another one.
+
+    Attributes:
+        collection: 16 bytes.
+        server: the helper, from 1.
+        challenge: of the helper, 32 bytes.
+        authority: id, 32 bytes.
+        generation: of the shares.
+        target: the server that lost its share.
+        sealing_key: of that server.
+        repair: names this repair, 16 bytes.
+    """
+
+    LABEL: ClassVar[bytes] = labels.REPAIR_HELP
+    WHAT: ClassVar[str] = "an order to help with a share"
+
+    collection: bytes
+    server: int
+    challenge: bytes
+    authority: bytes
+    generation: int
+    target: int
+    sealing_key: UserKey
+    repair: bytes
+
+    def encode(self) -> bytes:
+        """Return the body, which is signed."""
+        return encode_cbor(
+            {
+                "collection": self.collection,
+                "server": self.server,
+                "challenge": self.challenge,
+                "authority": self.authority,
+                "generation": self.generation,
+                "target": self.target,
+                "sealing_key": self.sealing_key.encode(),
+                "repair": self.repair,
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> HelpOrder:
+        """Read a body whose signature has been proved.
+
+        Raises:
+            FormatError: not canonical.
+        """
+        more: dict[str, type] = {"authority": bytes, "generation": int, "target": int}
+        fields = _read(body, more | {"sealing_key": bytes, "repair": bytes}, cls.WHAT)
+        if len(fields["authority"]) != AUTHORITY_BYTES:
+            raise FormatError(f"{cls.WHAT}: authority has not {AUTHORITY_BYTES} bytes")
+        if not 1 <= fields["target"] <= 255:
+            raise FormatError(f"{cls.WHAT}: there is no server {fields['target']}")
+        return cls(**fields | {"sealing_key": UserKey.decode(fields["sealing_key"])})
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOrder:
+    """What the owner says to a server with the parts of the share that it lost.
+
+    Attributes:
+        collection: 16 bytes.
+        server: whose share it is, from 1.
+        challenge: of that server, 32 bytes.
+        parameters: of the authority.
+        verification: of the shares in use.
+        repair: names this repair, 16 bytes.
+        helpers: t + 1 ids, ascending, not that of ``server``.
+        masks: ``g2^b(j)`` of each helper.
+    """
+
+    LABEL: ClassVar[bytes] = labels.REPAIR_SHARE
+    WHAT: ClassVar[str] = "an order to repair a share"
+
+    collection: bytes
+    server: int
+    challenge: bytes
+    parameters: PublicParameters
+    verification: VerificationKeys
+    repair: bytes
+    helpers: tuple[int, ...]
+    masks: tuple[G2, ...]
+
+    def encode(self) -> bytes:
+        """Return the body, which is signed."""
+        return encode_cbor(
+            {
+                "collection": self.collection,
+                "server": self.server,
+                "challenge": self.challenge,
+                "authority": self.parameters.encode(),
+                "verification": self.verification.encode(),
+                "repair": self.repair,
+                "helpers": list(self.helpers),
+                "masks": [mask.encode() for mask in self.masks],
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> RepairOrder:
+        """Read a body whose signature has been proved (13.6.2, 13.6.4, 13.6.8).
+
+        Raises:
+            FormatError: not canonical, files that do not belong together, or other helpers.
+        """
+        more: dict[str, type] = {"authority": bytes, "verification": bytes, "repair": bytes}
+        fields = _read(body, more | {"helpers": list, "masks": list}, cls.WHAT)
+        authority, verification = fields.pop("authority"), fields.pop("verification")
+        keys = _keys_of(authority, verification, cls.WHAT)
+        helpers = _helpers(fields["helpers"], fields["server"], keys["verification"], cls.WHAT)
+        if len(fields["masks"]) != len(helpers):
+            raise FormatError(f"{cls.WHAT} has {len(fields['masks'])} masks (need {len(helpers)})")
+        masks = tuple(_point(mask, cls.WHAT) for mask in fields["masks"])
+        return cls(**fields | {"helpers": helpers, "masks": masks}, **keys)
+
+
+def _read(body: bytes, more: dict[str, type], what: str) -> dict[str, Any]:
+    fields = require_map(decode_cbor(body, what), _ADDRESSED | more, what)
+    for name, size in _SIZES.items():
+        if name in fields and len(fields[name]) != size:
+            raise FormatError(f"{what}: {name} has not {size} bytes")
+    return fields
+
+
+def _keys_of(authority: bytes, verification: bytes, what: str) -> dict[str, Any]:
+    parameters = PublicParameters.decode(authority)
+    keys = VerificationKeys.decode(verification)
+    try:
+        keys.require_consistent(parameters)
+    except MksearchError as error:
+        raise FormatError(f"{what}: {error.message}") from None
+    return {"parameters": parameters, "verification": keys}
+
+
+def _helpers(
+    found: Sequence[object], server: int, keys: VerificationKeys, what: str
+) -> tuple[int, ...]:
+    helpers = tuple(helper for helper in found if type(helper) is int)
+    n, need = keys.quorum.n_servers, keys.quorum.threshold
+    are_ids = list(helpers) == sorted(set(helpers)) and all(1 <= one <= n for one in helpers)
+    if len(found) != need or len(helpers) != need or not are_ids or server in helpers:
+        raise FormatError(f"{what} names other helpers than {need} of {n} servers but {server}")
+    return helpers
+
+
+def _point(mask: object, what: str) -> G2:
+    if not isinstance(mask, bytes):
+        raise FormatError(f"{what} has a mask that is no point")
+    return BLS12_381.decode_g2(mask, f"a mask of {what}")
+
+
+def part_context(repair: bytes, generation: int, target: int, helper: int) -> bytes:
+    """Return what a part of a lost share is bound to when it is sealed (13.6.4)."""
+    return repair + generation.to_bytes(8, "big") + bytes([target, helper])
+
+
+def part_message(order_hash: bytes, part: bytes) -> bytes:
+    """Return what a helper signs with its part (13.6.4), without the label."""
+    return order_hash + sha256(part)
