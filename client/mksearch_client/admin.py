@@ -74,16 +74,27 @@ class Admin:
 
     @classmethod
     def create(
-        cls, profile: Profile | Path | str | None = None, *, passphrase_file: Path | None = None
+        cls,
+        profile: Profile | Path | str | None = None,
+        *,
+        passphrase_file: Path | None = None,
+        is_offline: bool = True,
     ) -> Admin:
         """Make the administration of a collection; the next publish or renew tells the servers.
+
+        Args:
+            profile: the owner's folder, or the profile itself; None for the default folder.
+            passphrase_file: holds the passphrase; None for what the environment names.
+            is_offline: False takes one that was made and not `share`d yet as well.
 
         Raises:
             ProfileError: there is no owner's profile, or it has an administration already.
         """
         opened = open_profile(profile, passphrase_file)
         with opened.locked():
-            create_administration(opened, SystemRandom())
+            found = load_administration(opened)
+            if found is None or found.master is None or is_offline:
+                create_administration(opened, SystemRandom())
         return cls(opened)
 
     @property

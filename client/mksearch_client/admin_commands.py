@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption
+from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption, Timeout
 
 __all__ = ["app"]
 
@@ -19,16 +19,23 @@ app = typer.Typer(help="Admit users to the owner's collection.", no_args_is_help
 
 @app.command(epilog="Example: mksearch admin init")
 def init(
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Keep the authority here; users enrol without servers."),
+    ] = False,
     profile: ProfileFolderOption = None,
     passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Make the administration of a collection; policies and users need one."""
+    """Make the administration of a collection, its authority shared over all servers."""
     from mksearch_client.admin import Admin
     from mksearch_client.outputs import out
     from mksearch_client.terminal import print_json
 
-    admin = Admin.create(profile, passphrase_file=passphrase_file)
+    admin = Admin.create(profile, passphrase_file=passphrase_file, is_offline=offline)
+    if not offline:
+        admin.share(timeout_s=timeout)
     folder = admin.profile.folder
     if as_json:
         print_json(
@@ -38,9 +45,13 @@ def init(
                 "authority": admin.authority.hex(),
                 "admin_key": admin.key.hex(),
                 "epoch": admin.epoch,
+                "shared": admin.is_shared,
             }
         )
         return
+    if admin.is_shared:
+        n_servers, need = admin.profile.quorum.n_servers, admin.profile.quorum.threshold
+        out(f"{n_servers} servers share the authority, any {need} of them make a user's key")
     out(f"the administration is in {folder}; the servers learn of it when you next publish, or now")
     out("with: mksearch owner renew; then make a new card for users: mksearch owner card -o FILE")
     out("backups made before do not hold it: make a new one with mksearch owner backup")

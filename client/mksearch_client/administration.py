@@ -78,6 +78,8 @@ def _file(profile: Profile) -> SecretFile:
 def create_administration(profile: Profile, random: RandomSource) -> Administration:
     """Make the administration of a collection and keep it in the owner's profile.
 
+    Its epoch is above every one that this profile has seen, so that one that was lost is replaced.
+
     Raises:
         ProfileError: there is one already, or the folder cannot be written.
     """
@@ -87,6 +89,9 @@ def create_administration(profile: Profile, random: RandomSource) -> Administrat
             f"the profile in {profile.folder} has an administration already",
             cure="go on with mksearch admin credential",
         )
+    seen = profile.highest_seen()
+    access = None if seen is None else seen.manifest.access
+    epoch = 1 if access is None else access.epoch + 1
     parameters, master = set_up(random)
     admin, member = random.bytes(KEY_BYTES), random.bytes(KEY_BYTES)
     fields = {
@@ -95,13 +100,14 @@ def create_administration(profile: Profile, random: RandomSource) -> Administrat
         "verification": b"",
         "admin": admin,
         "member_secret": member,
-        "epoch": 1,
+        "epoch": epoch,
     }
     try:
         file.write(encode_cbor(fields), profile.passphrase, random)
     except OSError as error:
         raise not_writable(profile.folder, error) from None
-    return Administration(parameters, master, SigningKey(SecretKey(admin)), SecretKey(member), 1)
+    signing = SigningKey(SecretKey(admin))
+    return Administration(parameters, master, signing, SecretKey(member), epoch)
 
 
 def share_administration(

@@ -16,7 +16,7 @@ import typer
 
 from mksearch import __version__
 from mksearch.errors import MksearchError, ParameterError
-from mksearch_client import admin_commands, backup_commands, user_commands
+from mksearch_client import admin_commands, backup_commands, epoch_commands, user_commands
 from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption, Timeout
 from mksearch_client.terminal import print_json, safe
 
@@ -35,7 +35,7 @@ app.add_typer(user_commands.app, name="user")
 
 #: Commands of the contract whose subject this release does not have yet.
 LATER = ("complete", "evaluate", "web", "plan")
-OWNER_LATER = ("delete", "compact", "rotate", "revoke", "add-server", "replace-server", "watch")
+OWNER_LATER = ("delete", "compact", "add-server", "replace-server", "watch")
 
 #: Exit code of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
@@ -181,6 +181,8 @@ def renew(
     owner_renew(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
 
 
+owner_app.command("revoke", epilog=epoch_commands.REVOKE_EXAMPLE)(epoch_commands.revoke)
+owner_app.command("rotate", epilog=epoch_commands.ROTATE_EXAMPLE)(epoch_commands.rotate)
 owner_app.command("backup", epilog=backup_commands.BACKUP_EXAMPLE)(backup_commands.backup)
 owner_app.command("recover", epilog=backup_commands.RECOVER_EXAMPLE)(backup_commands.recover)
 

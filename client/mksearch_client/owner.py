@@ -37,7 +37,7 @@ from mksearch_client.owner_reports import PublishReport, ServerStatus
 from mksearch_client.policy_groups import divide, require_not_elsewhere
 from mksearch_client.profile import Profile, ServerEntry, open_profile
 from mksearch_client.publication import Progress, Publication, drop_objects, write_object
-from mksearch_client.publishing import Publisher, content_hash
+from mksearch_client.publishing import Publisher, content_hash, require_administration
 from mksearch_client.readback import require_info, require_whole, verify_server
 from mksearch_client.reading import Reading, read_paths
 from mksearch_client.rotation import StoredDocuments
@@ -229,6 +229,9 @@ class Owner:
         dry_run: bool,
         report: Progress,
     ) -> PublishReport:
+        if policy:
+            # Before hours of reading.
+            require_administration(load_administration(self.profile))
         analyzer = make_analyzer(analyzer_for_language("en" if language == "auto" else language))
         weights = Scoring(scoring)  # type: ignore[arg-type]
         started = time.perf_counter()

@@ -56,7 +56,7 @@ from mksearch_client.publication import (
 from mksearch_client.reading import Document
 from mksearch_client.sealing import is_sealed_for, next_access, seal_groups
 
-__all__ = ["Publisher", "content_hash", "summarise"]
+__all__ = ["Publisher", "content_hash", "require_administration", "summarise"]
 
 
 def summarise(document: Document) -> Member:
@@ -71,6 +71,15 @@ def summarise(document: Document) -> Member:
 def content_hash(document: Document) -> bytes:
     """Return SHA-256 of what is stored of ``document``: 32 bytes."""
     return sha256(StoredDocument(document.id, document.title, document.text).encode())
+
+
+def require_administration(administration: Administration | None) -> None:
+    """Raise ParameterError if there is none: documents under a policy need one."""
+    if administration is None:
+        raise ParameterError(
+            "documents under a policy need an administration that admits users",
+            cure="run mksearch admin init first",
+        )
 
 
 class Publisher:
@@ -107,11 +116,8 @@ class Publisher:
         Raises:
             ParameterError: a policy without an administration.
         """
-        if policy and administration is None:
-            raise ParameterError(
-                "documents under a policy need an administration that admits users",
-                cure="run mksearch admin init first",
-            )
+        if policy:
+            require_administration(administration)
         self._keys = keys
         self._name = name
         self._quorum = quorum

@@ -233,13 +233,13 @@ class Searcher:
                 warnings.append(f"the manifest expired {-left_s} s ago and was accepted")
             elif left_s < MANIFEST_WARNING_S:
                 warnings.append(f"the manifest expires in {left_s // 86400} days")
-            access = self._seen.manifest.access
-            groups = self._seen.manifest.groups
-            n_old = sum(access is not None and group.epoch < access.epoch for group in groups)
+            access, opened = self._seen.manifest.access, self._opener.current
+            views = [] if opened is None else opened.views
+            n_old = sum(access is not None and v.group.epoch < access.epoch for v in views)
             if n_old:
                 warnings.append(
-                    f"old epoch: {n_old} groups are encrypted under keys that revoked members "
-                    "still have; the owner runs mksearch owner rotate"
+                    f"old epoch: {n_old} of {len(views)} groups are encrypted under keys that "
+                    "revoked members still have; the owner runs mksearch owner rotate"
                 )
         return warnings
 

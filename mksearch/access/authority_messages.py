@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mksearch.access.keys import AuthorityShare, PublicParameters, VerificationKeys
@@ -19,7 +20,9 @@ __all__ = [
     "EnrolRequest",
     "ShareOrder",
     "SignedShareOrder",
+    "TokenClaim",
     "partial_key_message",
+    "token_attributes_message",
 ]
 
 CHALLENGE_BYTES = 32
@@ -139,6 +142,23 @@ class SignedShareOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenClaim:
+    """An ID token that a user shows besides a credential (13.7.2).
+
+    Attributes:
+        id_token: as the issuer made it.
+        attributes: that the key is to have, as printed, ascending; none asks which it may have.
+    """
+
+    id_token: str
+    attributes: tuple[str, ...] = ()
+
+    def message(self) -> bytes:
+        """Return what the user signs of it: 64 bytes."""
+        return sha256(self.id_token.encode()) + sha256(encode_cbor(list(self.attributes)))
+
+
+@dataclass(frozen=True, slots=True)
 class EnrolRequest:
     """What a user signs to be enrolled at one server: ``M`` of step 13.3.1.
 
@@ -148,6 +168,7 @@ class EnrolRequest:
         authority: id, 32 bytes.
         epoch: from 1.
         credential: SHA-256 of the credential's body, 32 bytes.
+        token: None without an ID token.
     """
 
     server: int
@@ -155,6 +176,7 @@ class EnrolRequest:
     authority: bytes
     epoch: int
     credential: bytes
+    token: TokenClaim | None = None
 
     def message(self) -> bytes:
         """Return what is signed, without the label."""
@@ -165,6 +187,7 @@ class EnrolRequest:
                 self.authority,
                 self.epoch.to_bytes(8, "big"),
                 self.credential,
+                b"" if self.token is None else self.token.message(),
             )
         )
 
@@ -186,3 +209,8 @@ def partial_key_message(request: EnrolRequest, sealed: bytes, generation: int) -
     """Return what a server signs with a partial key (13.3.3), without the label."""
     numbers = request.epoch.to_bytes(8, "big") + generation.to_bytes(8, "big")
     return request.hash + sha256(sealed) + numbers
+
+
+def token_attributes_message(request: EnrolRequest, attributes: Sequence[str]) -> bytes:
+    """Return what a server signs with the attributes it would give (13.7.2), without the label."""
+    return request.hash + sha256(encode_cbor(list(attributes)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
 from mksearch.errors import CredentialRefused, FormatError, ParameterError, PolicyError
 from mksearch.params import ATTRIBUTES_MAX, COLLECTION_BYTES, KEY_BYTES
 
-__all__ = ["CREDENTIAL_MAGIC", "SERIAL_BYTES", "Credential", "SignedCredential"]
+__all__ = ["CREDENTIAL_MAGIC", "SERIAL_BYTES", "Credential", "SignedCredential", "printed"]
 
 CREDENTIAL_MAGIC, _FORMAT = b"MKCREDEN", 1
 SERIAL_BYTES = 16
@@ -120,6 +121,11 @@ class Credential:
         if credential.encode() != body:
             raise FormatError("a credential does not list its attributes as they are printed")
         return credential
+
+
+def printed(attributes: Iterable[Attribute]) -> tuple[str, ...]:
+    """Return attributes as they are printed, each once, ascending by UTF-8 bytes."""
+    return tuple(sorted({str(attribute) for attribute in attributes}, key=str.encode))
 
 
 def _attribute(text: Any) -> Attribute:

@@ -1,4 +1,4 @@
-"""Manifests: encode, sign, read (section 7)."""
+"""Manifests of both formats: encode, sign, read (sections 7 and 12.5)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from . import access, policies
 from .codec import (
     SCORING_SHAPE,
     bytes_of,
@@ -50,10 +51,61 @@ _BODY = {
     ],
     "catalogue": _FILE,
 }
+_GROUP: dict[str, Any] = _BODY["groups"][0]  # type: ignore[index]
+_SEALED_GROUP = _GROUP | {"bundle": _FILE, "search_key": bytes_of(32)}
+_ACCESS = {
+    "authority": is_bytes,
+    "verification": is_bytes,
+    "admin_key": bytes_of(32),
+    "epoch": is_uint,
+    "credentials": [_FILE],
+}
+_SEALED_BODY = _BODY | {"access": _ACCESS, "groups": [_SEALED_GROUP]}
+
+
+def is_sealed(body: object) -> bool:
+    """Tell whether a body is of format 2."""
+    return isinstance(body, dict) and "access" in body
+
+
+def _check_format(body: object, file_format: int) -> None:
+    """Refuse at 12.5.1 what belongs to the other format."""
+    require(is_sealed(body) == (file_format == 2), "12.5.1", "a body of the other format")
+    groups = body.get("groups") if isinstance(body, dict) else None
+    for group in groups if isinstance(groups, list) else []:
+        if isinstance(group, dict):
+            found = ["bundle" in group, "search_key" in group]
+            require(found == [file_format == 2] * 2, "12.5.1", "a group of the other format")
+
+
+def _check_access(body: dict[str, Any]) -> None:
+    found = body["access"]
+    require(found["epoch"] >= 1, "7.4", "epoch 0")
+    require(len(found["credentials"]) <= 1, "7.4", "two lists of credentials")
+    try:
+        parameters = access.decode_parameters(found["authority"])
+        if found["verification"]:
+            verification = access.decode_verification(found["verification"])
+            access.require_consistent(parameters, verification)
+            quorum = body["n_servers"], body["collusion_bound"]
+            same = (len(verification.keys), verification.t) == quorum
+            require(same, "12.5.2", "of another quorum")
+    except Refused as refused:
+        raise Refused("12.5.2", str(refused)) from refused
+    names = [group["policy"] for group in body["groups"]]
+    require(len(set(names)) == len(names), "12.5.3", "two groups of one policy")
+    for name in filter(None, names):
+        try:
+            policies.parse(name)
+        except Refused as refused:
+            raise Refused("12.5.3", str(refused)) from refused
+    later = any(group["epoch"] > found["epoch"] for group in body["groups"])
+    require(not later, "12.5.5", "a group of a later epoch")
 
 
 def _check_body(body: dict[str, Any]) -> None:
-    require(has_shape(_BODY, body), "7.4", "the body has other keys or types")
+    shape = _SEALED_BODY if is_sealed(body) else _BODY
+    require(has_shape(shape, body), "7.4", "the body has other keys or types")
     n, t = body["n_servers"], body["collusion_bound"]
     require(t >= 1 and 2 * t + 1 <= n <= 255, "7.4", f"{n} servers with collusion bound {t}")
     require(body["version"] >= 1, "7.4", "version 0")
@@ -61,6 +113,8 @@ def _check_body(body: dict[str, Any]) -> None:
     require(first == (body["previous"] == bytes(32)), "7.4", "`previous` contradicts the version")
     for group in body["groups"]:
         require(scoring_in_range(group["scoring"]), "7.4", "scoring is out of range")
+    if is_sealed(body):
+        _check_access(body)
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
@@ -74,10 +128,10 @@ def manifest_hash(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
 
 
-def sign_manifest(body: bytes, owner_seed: bytes) -> bytes:
+def sign_manifest(body: bytes, owner_seed: bytes, file_format: int = 1) -> bytes:
     """Return the file of a manifest, signed by the Ed25519 private key of 32 bytes."""
     key = Ed25519PrivateKey.from_private_bytes(owner_seed)
-    return MAGIC + u32(1) + u32(len(body)) + body + key.sign(_LABEL + body)
+    return MAGIC + u32(file_format) + u32(len(body)) + body + key.sign(_LABEL + body)
 
 
 def read_manifest(
@@ -87,8 +141,9 @@ def read_manifest(
     now: int,
     seen: tuple[int, bytes] | None = None,
     accept_expired: bool = False,
+    authority: bytes | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a manifest file; refuse at 7.1 to 7.7, in this order.
+    """Return the body of a manifest file; refuse at 7.1 to 7.7 and 12.5.1 to 12.5.4.
 
     Args:
         data: the file.
@@ -97,8 +152,10 @@ def read_manifest(
         now: Unix seconds.
         seen: version and hash of the highest manifest seen.
         accept_expired: skip 7.7.
+        authority: pinned id of 32 bytes, for a member.
     """
-    require(data[:12] == MAGIC + u32(1), "7.1", "another magic or format")
+    file_format = int.from_bytes(data[8:12], "big")
+    require(data[:8] == MAGIC and file_format in (1, 2), "7.1", "another magic or format")
     require(len(data) >= 16, "7.2", "no length")
     size = int.from_bytes(data[12:16], "big")
     require(len(data) == 16 + size + 64, "7.2", f"{len(data)} bytes for a body of {size}")
@@ -111,6 +168,7 @@ def read_manifest(
         body = decode_cbor(raw)
     except ValueError as error:
         raise Refused("7.4", f"the body is not canonical: {error}") from error
+    _check_format(body, file_format)
     _check_body(body)
     require(body["owner_key"] == owner_key, "7.5", "another owner key")
     require(body["collection"] == collection, "7.5", "another collection")
@@ -122,4 +180,8 @@ def read_manifest(
         if body["version"] == version + 1:
             require(body["previous"] == known, "7.6", "not the successor of the manifest known")
     require(now <= body["expires_at"] or accept_expired, "7.7", "expired")
+    if authority is not None:
+        require(is_sealed(body), "12.5.4", "no authority")
+        found = access.decode_parameters(body["access"]["authority"]).authority
+        require(found == authority, "12.5.4", "another authority")
     return dict(body)

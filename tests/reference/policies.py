@@ -39,6 +39,11 @@ def _is_bare(char: str) -> bool:
     return char in "_-.+@/#%:" or unicodedata.category(char)[0] in ("L", "M", "N")
 
 
+def is_plain(part: str) -> bool:
+    """Tell whether a name or value has nothing in it that needs quotes."""
+    return all(map(_is_bare, part))
+
+
 def _may_be_quoted(char: str) -> bool:
     unseen = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
     return char in "\u200c\u200d" or not unseen

@@ -85,8 +85,8 @@ def _unpack(publication: Publication) -> None:
         listed = b"".join(publication.chunks(group.blobs.id))
         for name, _ in BlobList.decode(listed).blobs:
             write_object(publication.folder, b"".join(publication.chunks(name)))
-    for name in ("blobs", "blobs.index"):
-        (publication.folder / name).unlink()
+    for left in ("blobs", "blobs.index"):
+        (publication.folder / left).unlink()
 
 
 def _write(path: Path, value: Json) -> None:

@@ -12,11 +12,13 @@ from . import (
     access,
     bad_access,
     bad_files,
+    bad_members,
     bad_search,
     bad_streams,
     good_core,
     good_index,
     good_search,
+    members,
     signed,
 )
 from .material import BAD, HERE, Json, render
@@ -37,6 +39,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "signed": signed.signed,
     "access_policy": access.access_policy,
     "access": access.access,
+    "members": members.file,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -50,6 +53,7 @@ def bad() -> Mapping[str, Json]:
         **bad_search.files(),
         **dict(signed.bad()),
         **bad_access.files(),
+        **bad_members.files(),
     }
 
 

@@ -27,7 +27,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, signed, slow
+from . import access, members, signed, slow
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -39,6 +39,8 @@ def base_of(name: str) -> bytes:
     """Return the good file that pieces of bad ones refer to."""
     if name == "small segment":
         return unpack_bytes(case_of(load("segment"), "small")["file"])
+    if name in members.BASES:
+        return bytes.fromhex(members.BASES[name](load("members")))
     file = load("stream")
     key, salt = SecretKey(bytes.fromhex(file["key"])), Fixed(bytes.fromhex(file["salt"]))
     content = content_of(TWO_CHUNKS)
@@ -81,6 +83,8 @@ def _fast_manifest(case: Json) -> None:
         seen = SignedManifest.decode(file_of(case["seen"]), owner_key, collection)
         signed.require_not_older(seen)
     signed.require_current(case["now"])
+    if "authority" in case:
+        members.require_authority(signed.manifest, bytes.fromhex(case["authority"]))
 
 
 def _fast_opening(case: Json) -> None:
@@ -178,6 +182,7 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "record bytes": lambda case: decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_fast,
     **access.FAST,
+    **members.FAST,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -197,7 +202,10 @@ def _slow_manifest(case: Json) -> None:
         file = file_of(case["seen"])
         body = manifest.read_manifest(file, owner_key, collection, 0)
         seen = body["version"], manifest.manifest_hash(file[16:-64])
-    manifest.read_manifest(file_of(case["file"]), owner_key, collection, case["now"], seen)
+    authority = bytes.fromhex(case["authority"]) if "authority" in case else None
+    manifest.read_manifest(
+        file_of(case["file"]), owner_key, collection, case["now"], seen, authority=authority
+    )
 
 
 def _slow_opening(case: Json) -> None:
@@ -292,5 +300,6 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "record bytes": lambda case: records.decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_slow,
     **access.SLOW,
+    **members.SLOW,
 }
 """What reads each kind of bad vector with the reference."""

@@ -15,7 +15,7 @@ import pytest
 from mksearch import errors
 from tests.reference.refused import Refused
 
-from . import access, generate, readers, signed, slow
+from . import access, generate, members, readers, signed, slow
 from .material import BAD, HERE, Json, bad_names, load, render
 
 ROOT = HERE.parents[1]
@@ -24,6 +24,7 @@ CHECKS = {
     "signed": signed.check_signed,
     "access_policy": access.check_access_policy,
     "access": access.check_access,
+    "members": members.check,
 }
 
 
@@ -78,6 +79,8 @@ def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     wanted |= {f"7.{i}" for i in range(1, 8)} | {f"8.10.{i}" for i in range(1, 5)}
     wanted |= {f"11.1.{i}" for i in range(1, 8)} | {f"11.6.{i}" for i in range(1, 7)}
     wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
+    wanted |= {f"12.1.{i}" for i in range(1, 4)} | {f"12.3.{i}" for i in range(1, 10)}
+    wanted |= {f"12.4.{i}" for i in range(1, 5)} | {f"12.5.{i}" for i in range(1, 6)}
     assert steps == wanted
 
 

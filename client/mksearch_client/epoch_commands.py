@@ -1,0 +1,104 @@
+"""``mksearch owner revoke`` and ``rotate``: who may no longer, and keys that nobody old has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mksearch.errors import ParameterError
+from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption, Timeout
+
+__all__ = ["REVOKE_EXAMPLE", "ROTATE_EXAMPLE", "revoke", "rotate"]
+
+REVOKE_EXAMPLE = "Example: mksearch owner revoke --user 3d0025bbeb79"
+ROTATE_EXAMPLE = "Example: mksearch owner rotate"
+
+
+def revoke(
+    *,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="User id, or how it begins (admin list shows it); may be repeated."),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME:VALUE to take from everybody; may be repeated."),
+    ] = None,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Take rights away: a new epoch begins, and servers refuse the old one at once."""
+    from mksearch_client.admin import Admin
+    from mksearch_client.outputs import out
+    from mksearch_client.owner import Owner
+    from mksearch_client.terminal import print_json
+
+    if not user and not attribute:
+        raise ParameterError(
+            "nobody and nothing is named", cure="add --user ID or --attribute NAME:VALUE"
+        )
+    admin = Admin(profile, passphrase_file=passphrase_file)
+    before = admin.members()
+    after = admin.revoke(users=user or (), attributes=attribute or ())
+    with Owner(admin.profile, timeout_s=timeout) as owner:
+        signed = owner.renew()
+    gone = [one for one in before.members if one not in after.members]
+    access = signed.manifest.access
+    epoch = 0 if access is None else access.epoch
+    if as_json:
+        print_json(
+            {
+                "epoch": epoch,
+                "version": signed.manifest.version,
+                "revoked": gone,
+                "members": len(after.members),
+            }
+        )
+        return
+    out(f"epoch {epoch} began with version {signed.manifest.version}; {len(gone)} users are out")
+    out(f"{len(after.members)} members enrol in it by themselves with their next search")
+    out("what is stored is still under keys that the revoked had: mksearch owner rotate")
+
+
+def rotate(
+    *,
+    authority: Annotated[
+        bool,
+        typer.Option("--authority", help="New shares of the authority, the same secret."),
+    ] = False,
+    profile: ProfileFolderOption = None,
+    passphrase_file: PassphraseFile = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Encrypt groups of an older epoch anew, all keys new; searches go on meanwhile."""
+    from rich.console import Console
+
+    from mksearch_client.admin import Admin
+    from mksearch_client.commands import progress_bar
+    from mksearch_client.outputs import out
+    from mksearch_client.owner import Owner
+    from mksearch_client.profile import open_profile
+    from mksearch_client.terminal import print_json
+
+    opened = open_profile(profile, passphrase_file)
+    if authority:
+        Admin(opened).refresh(timeout_s=timeout)
+    with Owner(opened, timeout_s=timeout) as owner, progress_bar(Console(stderr=True)) as progress:
+        signed = owner.renew() if authority else owner.rotate(progress=progress)
+    access = signed.manifest.access
+    epoch = 1 if access is None else access.epoch
+    keys = None if access is None else access.verification_keys
+    generation = 0 if keys is None else keys.generation
+    if as_json:
+        groups = len(signed.manifest.groups)
+        fields = {"version": signed.manifest.version, "epoch": epoch, "groups": groups}
+        print_json(fields | {"generation": generation})
+        return
+    if authority:
+        out(f"the servers hold shares of generation {generation}; those before are worth nothing")
+        return
+    out(f"all groups are of epoch {epoch} since version {signed.manifest.version}")
