@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mksearch.access.attributes import Attribute, parse_attribute
 from mksearch.access.credential import SignedCredential
+from mksearch.access.keys import VerificationKeys
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.crypto.user_key import UserKey
 from mksearch.errors import InputError, ParameterError, ProfileError
@@ -20,6 +21,7 @@ from mksearch_client.administration import (
 from mksearch_client.credentials import make_credential, remembered
 from mksearch_client.members import IssuedCredential, Member, Members
 from mksearch_client.profile import Profile, open_profile
+from mksearch_client.share_care import refresh_shares, repair_share
 from mksearch_client.sharing import deal_to_servers
 
 __all__ = ["Admin"]
@@ -124,6 +126,63 @@ class Admin:
                 self.profile, self._keys.parameters, master, self._random, timeout_s=timeout_s
             )
             self._keys = share_administration(self.profile, verification, self._random)
+
+    def refresh(self, *, timeout_s: float = 10.0) -> None:
+        """Have every server exchange its share of the authority for another of the same secret.
+
+        Keys of users stay good.  The next publish or renew puts the new shares into use, and the
+        servers erase the old ones then.  May be called again when it was interrupted.
+
+        Args:
+            timeout_s: seconds that one request to a server may take.
+
+        Raises:
+            ParameterError: the servers do not share the authority yet.
+            NotEnoughAnswers: a server did not take part; the old shares stay in use.
+            ManifestRefused: the newest version does not name the shared authority.
+            ProfileError: the folder cannot be written.
+        """
+        with self.profile.locked():
+            verification = refresh_shares(
+                self.profile,
+                self._keys.parameters,
+                self._shared_keys(),
+                self._random,
+                timeout_s=timeout_s,
+            )
+            self._keys = share_administration(self.profile, verification, self._random)
+
+    def repair(self, server: int, *, timeout_s: float = 10.0) -> int:
+        """Have t + 1 servers restore the share that another lost; return its generation.
+
+        Args:
+            server: the one that lost its share.
+            timeout_s: seconds that one request to a server may take.
+
+        Raises:
+            ParameterError: the servers do not share the authority yet, there is no such server, or
+                a refresh waits for the next version.
+            NotEnoughAnswers: the server, or fewer than t + 1 others, did not take part.
+            ManifestRefused: the newest version does not name the shared authority.
+            ServerRefused: the server does not take what the others sent.
+        """
+        with self.profile.locked():
+            return repair_share(
+                self.profile,
+                self._keys.parameters,
+                self._shared_keys(),
+                server,
+                self._random,
+                timeout_s=timeout_s,
+            )
+
+    def _shared_keys(self) -> VerificationKeys:
+        self._follow()
+        if self._keys.master is not None:
+            raise ParameterError(
+                "the servers do not share the authority yet", cure="share it first"
+            )
+        return VerificationKeys.decode(self._keys.verification)
 
     @property
     def authority(self) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from mksearch.errors import (
     AnswerRefused,
     CredentialRefused,
     EpochPassed,
+    MksearchError,
     NotEnoughAnswers,
     ProfileError,
 )
@@ -132,9 +133,10 @@ class Searcher(searching.Searcher):
                 connection.close()
 
         self._profile = opened
+        self._servers = connections
         self._timeout_s = timeout_s
         self._switch_s = min(_SWITCH_S, timeout_s / 2)
-        self._asked: list[Servers[Connection]] = []
+        self._attempts: list[Servers[Connection]] = []
         self._is_late = False
         super().__init__(
             connections,
@@ -169,7 +171,7 @@ class Searcher(searching.Searcher):
         """Do ``work``, again where too few servers have come to the version of the others."""
         last_s = time.monotonic() + self._switch_s
         while True:
-            self._asked, self._is_late = [], False
+            self._attempts, self._is_late = [], False
             try:
                 return work()
             except (NotEnoughAnswers, AnswerRefused, CredentialRefused) as error:
@@ -180,12 +182,12 @@ class Searcher(searching.Searcher):
             time.sleep(_SWITCH_POLL_S)
 
     def _saw_switch(self) -> bool:
-        statuses = {r.status for servers in self._asked for r in servers.reports.values()}
+        statuses = {r.status for servers in self._attempts for r in servers.reports.values()}
         return "ok" in statuses and not statuses.isdisjoint({"stale", "refused"})
 
     def _start(self) -> Servers[Connection]:
         servers = super()._start()
-        self._asked.append(servers)
+        self._attempts.append(servers)
         return servers
 
     # --- epochs
@@ -199,6 +201,22 @@ class Searcher(searching.Searcher):
                 raise
             self._enrol_anew(self._profile, servers, passed)
         return super()._open(servers)
+
+    def _hand_on(self, lagging: Sequence[int]) -> bool:
+        """Hand the newest manifest to servers that hold all of it and serve an older one."""
+        seen = self.seen
+        if seen is None:
+            return False
+        n_handed = 0
+        for server in lagging:
+            connection = self._servers[server]
+            try:
+                connection.propose(seen.encode())
+                n_handed += connection.activate(seen.hash) == seen.manifest.version
+            except MksearchError:
+                # It lacks what only a publisher can bring, or is away.
+                continue
+        return n_handed > 0
 
     def _enrol_anew(
         self, profile: UserProfile, servers: Servers[Connection], passed: EpochPassed

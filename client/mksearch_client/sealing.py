@@ -42,9 +42,26 @@ def next_access(
     before = None if previous is None else previous.access
     if before is None:
         return access
+    access = _with_newest_keys(access, before)
     if before.epoch == access.epoch and before.authority == access.authority:
         return replace(access, credentials=before.credentials)
     return replace(access, credentials=write(make_list()))
+
+
+def _with_newest_keys(access: Access, before: Access) -> Access:
+    """Return ``access`` with the verification keys of the later share generation (13.6.3).
+
+    A profile from an older backup does not know of a refresh, and the servers have erased what it
+    knows of.
+    """
+    own, last = access.verification_keys, before.verification_keys
+    is_behind = (
+        own is not None
+        and last is not None
+        and own.authority == last.authority
+        and own.generation < last.generation
+    )
+    return replace(access, verification=before.verification) if is_behind else access
 
 
 def seal_groups(

@@ -13,6 +13,7 @@ from typing import Self
 
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
+    AnswerRefused,
     InputError,
     NotEnoughAnswers,
 )
@@ -89,6 +90,7 @@ class Searcher:
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
+        self._last: Servers[Connection] | None = None
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
 
     def __enter__(self) -> Self:
@@ -101,6 +103,12 @@ class Searcher:
         """Let go of the servers; questions under way end with an error."""
         self._on_close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _lagging(self) -> list[int]:
+        """Servers that may serve an older version than the last question was about."""
+        reports = {} if self._last is None else self._last.reports
+        return [s for s, report in reports.items() if report.status in ("stale", "refused")]
 
     def _start(self) -> Servers[Connection]:
         return Servers(self._connections, self._addresses, self._pool, hedge_s=self._hedge_s)
@@ -169,13 +177,21 @@ class Searcher:
         Ranking([], k, offset=offset, max_records=max_records)
         try:
             return self._search_once(query, k, offset, max_records)
-        except NotEnoughAnswers:
-            # A version that was activated meanwhile makes servers refuse the one before.
+        except (NotEnoughAnswers, AnswerRefused):
+            # A version that was activated meanwhile makes servers refuse the one before, and a
+            # publisher that died leaves some of them behind.
             asked = self._seen
+            was_handed = self._hand_on(self._lagging)
             self.refresh()
-            if asked is None or self._seen is None or self._seen.hash == asked.hash:
+            if not was_handed and (
+                asked is None or self._seen is None or self._seen.hash == asked.hash
+            ):
                 raise
         return self._search_once(query, k, offset, max_records)
+
+    def _hand_on(self, _lagging: Sequence[int]) -> bool:
+        """Bring servers that lag to the newest version seen; tell whether one of them came."""
+        return False
 
     def _search_once(
         self, query: str, k: int, offset: int, max_records: int | None
@@ -183,6 +199,7 @@ class Searcher:
         """Ask the version that is newest now."""
         started = time.perf_counter()
         servers = self._start()
+        self._last = servers
         run = SearchRounds(servers, self._random, self._clock)
         opened = run.timed("manifest", lambda: self._open(servers))
         quorum = opened.signed.manifest.quorum

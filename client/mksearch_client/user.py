@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mksearch.access.credential import SignedCredential
+from mksearch.access.attributes import parse_attribute
+from mksearch.access.authority_messages import TokenClaim
+from mksearch.access.credential import SignedCredential, printed
 from mksearch.access.enrolment import open_credential
 from mksearch.access.keys import AttributeKey
 from mksearch.crypto.randomness import RandomSource, SystemRandom
-from mksearch.errors import CredentialRefused, ManifestRefused, ProfileError
+from mksearch.errors import CredentialRefused, ManifestRefused, ParameterError, ProfileError
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection
 from mksearch_client.profile_folder import default_profile, read_passphrase
-from mksearch_client.sharing import collect_key
+from mksearch_client.sharing import agree_on_token, collect_key
 from mksearch_client.user_profile import Card, UserProfile
 from mksearch_client.versions import newest_manifest
 
@@ -99,17 +101,32 @@ class User:
         read = card if isinstance(card, Card) else Card.read(card)
         return cls(UserProfile.create(folder, read, SystemRandom(), passphrase))
 
-    def enrol(self, data: bytes) -> SignedCredential:
+    def enrol(
+        self,
+        data: bytes,
+        *,
+        id_token: str | None = None,
+        attributes: Sequence[str] | None = None,
+    ) -> SignedCredential:
         """Take a credential that the admin made for this user.
 
         Where the servers share the authority, t + 1 of them make the attribute key, each a part.
+        With an ID token it is for the token's attributes as well, until the epoch ends or the
+        credential expires.
 
         Args:
             data: the file; untrusted.
+            id_token: of an OpenID Connect issuer that the servers know; the login has the user id,
+                in hexadecimal, as its nonce.
+            attributes: those that credential and token give together, such as ``role:analyst``;
+                None takes what t + 1 servers read alike.
 
         Raises:
             VerificationError: damaged, or not signed by the administration that the card names.
-            CredentialRefused: of another collection, user or epoch, or expired.
+            CredentialRefused: of another collection, user or epoch, or expired; or the servers
+                refuse the token.
+            ParameterError: a token, and the authority is not shared, or attributes without a token.
+            PolicyError: one of ``attributes`` is none.
             NotEnoughAnswers: fewer than t + 1 servers made a part of the key.
             AnswerRefused: servers sent parts that cannot be right, and too few others remain.
             ProfileError: the folder cannot be written.
@@ -122,13 +139,25 @@ class User:
             user=profile.identity.public.id,
             now_s=int(self._clock()),
         )
+        if attributes is not None and id_token is None:
+            raise ParameterError("attributes are named without an ID token", cure="leave them out")
         random = SystemRandom()
         secrets = open_credential(signed, profile.identity, profile.card.parameters, random)
-        key = self._collect_key(signed, random) if secrets.attribute_key is None else None
+        key = None
+        if secrets.attribute_key is None:
+            token = None if id_token is None else TokenClaim(id_token.strip(), _texts(attributes))
+            key = self._collect_key(signed, random, token)
+        elif id_token is not None:
+            raise ParameterError(
+                "the servers do not share the authority, and read no ID tokens",
+                cure="enrol without one, or have the owner share the authority",
+            )
         profile.keep_credential(data, key)
         return signed
 
-    def _collect_key(self, signed: SignedCredential, random: RandomSource) -> AttributeKey:
+    def _collect_key(
+        self, signed: SignedCredential, random: RandomSource, token: TokenClaim | None
+    ) -> AttributeKey:
         """Have the servers make the attribute key of a credential."""
         profile, epoch = self.profile, signed.credential.epoch
         connections = {
@@ -157,13 +186,24 @@ class User:
                         f"the credential is of epoch {epoch}, and the collection in {access.epoch}",
                         cure="ask the admin for a new one",
                     )
+                parameters = profile.card.parameters
+                if token is not None and not token.attributes:
+                    token = agree_on_token(
+                        Servers(connections, addresses, pool),
+                        signed,
+                        profile.identity,
+                        parameters,
+                        keys.quorum.threshold,
+                        token.id_token,
+                    )
                 return collect_key(
                     Servers(connections, addresses, pool),
                     signed,
                     profile.identity,
-                    profile.card.parameters,
+                    parameters,
                     keys,
                     random,
+                    token,
                 )
         finally:
             for connection in connections.values():
@@ -196,3 +236,8 @@ class User:
             expires_at=credential.expires_at,
             expired=self._clock() > credential.expires_at,
         )
+
+
+def _texts(attributes: Sequence[str] | None) -> tuple[str, ...]:
+    """Return attributes as they are printed; none of them asks the servers."""
+    return printed(map(parse_attribute, attributes or ()))

@@ -1,105 +1,90 @@
-"""A server's part of the shared authority: its share, its challenges, the keys it issues.
+"""A server's part of the shared authority: its challenges, its shares, the keys it issues.
 
 docs/protocol.md, section 13.  Every partial key is made with randomness of this server alone.
 """
 
 from __future__ import annotations
 
-import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from mksearch.access.attributes import Attribute, key_labels
 from mksearch.access.authority_messages import (
-    CHALLENGE_BYTES,
     PARTIAL_PURPOSE,
-    SHARE_PURPOSE,
     EnrolRequest,
-    SignedShareOrder,
+    TokenClaim,
     partial_key_message,
+    token_attributes_message,
 )
-from mksearch.access.credential import SignedCredential
+from mksearch.access.credential import SignedCredential, printed
 from mksearch.access.issuing import issue_partial
-from mksearch.access.keys import AuthorityShare, PublicParameters
-from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto import labels
-from mksearch.crypto.aead import Aead
-from mksearch.crypto.identity import Identity
-from mksearch.crypto.kdf import derive, keyed_hash_sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.crypto.user_key import UserKey
-from mksearch.errors import CredentialRefused, MksearchError, StorageError, VerificationError
+from mksearch.errors import CredentialRefused, PolicyError, StorageError
 from mksearch.index.manifest import Access
-from mksearch.params import KEY_BYTES
+from mksearch_server.challenges import Challenges
+from mksearch_server.shares import ShareKeeper
 from mksearch_server.store import ObjectStore
 
-__all__ = ["AuthorityKeeper", "Challenges", "IssuedPartial"]
-
-#: Seconds that a challenge is good for.
-CHALLENGE_S = 120
-_STATE = "authority"
-_STATE_FIELDS: dict[str, type] = {"parameters": bytes, "nonce": bytes, "sealed": bytes}
-_MAC_BYTES = 16
-_NONCE_BYTES = 12
+__all__ = ["AuthorityKeeper", "EnrolMessage", "IssuedPartial", "TokenSource"]
 
 
-class Challenges:
-    """Makes challenges and knows them again, without keeping any."""
+class TokenSource(Protocol):
+    """Reads attributes off ID tokens."""
 
-    def __init__(self, random: RandomSource, clock: Callable[[], float] = time.time) -> None:
-        self._random = random
-        self._clock = clock
-        self._key = SecretKey(random.bytes(KEY_BYTES))
+    def attributes(self, token: str, user: bytes) -> tuple[Attribute, ...]:
+        """Return what a token says of a user; raise CredentialRefused for one that is not right."""
 
-    def make(self) -> bytes:
-        """Return a new challenge: 32 bytes."""
-        head = int(self._clock()).to_bytes(8, "big") + self._random.bytes(8)
-        return head + self._mac(head)
 
-    def require(self, challenge: bytes) -> None:
-        """Prove that a challenge was made here and is current.
+@dataclass(frozen=True, slots=True)
+class EnrolMessage:
+    """What a user shows to be enrolled; untrusted.
 
-        Raises:
-            VerificationError: it was not, or is not.
-        """
-        head, mac = challenge[:-_MAC_BYTES], challenge[-_MAC_BYTES:]
-        if len(challenge) != CHALLENGE_BYTES or not hmac.compare_digest(mac, self._mac(head)):
-            raise VerificationError(
-                "the challenge was not made by this server", cure="ask it for one and try again"
-            )
-        age_s = int(self._clock()) - int.from_bytes(head[:8], "big")
-        if not 0 <= age_s <= CHALLENGE_S:
-            raise VerificationError(
-                f"the challenge is {age_s} s old (at most {CHALLENGE_S})", cure="ask for a new one"
-            )
+    Attributes:
+        challenge: of this server.
+        credential: body.
+        credential_signature: of the administration.
+        user_key: file.
+        signature: of the user over the request.
+        token: None without an ID token.
+    """
 
-    def _mac(self, head: bytes) -> bytes:
-        return keyed_hash_sha256(self._key, head)[:_MAC_BYTES]
+    challenge: bytes
+    credential: bytes
+    credential_signature: bytes
+    user_key: bytes
+    signature: bytes
+    token: TokenClaim | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedPartial:
-    """A partial key on its way to its user.
+    """A partial key on its way to its user, or the attributes that it could have.
 
     Attributes:
-        sealed: for the user alone.
+        sealed: for the user alone; b"" where attributes were asked for.
         signature: of this server, 64 bytes.
         generation: of the share.
+        attributes: as printed, where they were asked for.
     """
 
     sealed: bytes
     signature: bytes
     generation: int
+    attributes: tuple[str, ...] = ()
 
 
 class AuthorityKeeper:
-    """Holds one server's share of the authority of one collection.
+    """Issues parts of keys of one collection's authority.
 
     Attributes:
         challenges: of this server.
-        sealing: identity that shares are sealed to.
+        shares: of the authority.
     """
 
     def __init__(
@@ -109,6 +94,7 @@ class AuthorityKeeper:
         store: ObjectStore,
         random: RandomSource,
         clock: Callable[[], float] = time.time,
+        tokens: TokenSource | None = None,
     ) -> None:
         """Load the share, if there is one.
 
@@ -118,138 +104,79 @@ class AuthorityKeeper:
             store: keeps the share, sealed under the seed.
             random: the operating system's.
             clock: Unix seconds.
+            tokens: reads ID tokens; None for a server that takes none.
 
         Raises:
             StorageError: the stored share is damaged, or of another server's key.
         """
         self._server = server
-        self._seed = seed
-        self._store = store
         self._random = random
         self._clock = clock
+        self._tokens = tokens
         self._signing = SigningKey(seed)
-        self.sealing = Identity(derive(seed, labels.SERVER_SEAL))
         self.challenges = Challenges(random, clock)
-        self._parameters: PublicParameters | None = None
-        self._share: AuthorityShare | None = None
-        self._load()
-
-    @property
-    def generation(self) -> int:
-        """Generation of the share, 0 without one."""
-        return 0 if self._share is None else self._share.generation
-
-    # --- the share
-
-    def install(
-        self, body: bytes, signature: bytes, sealed: bytes, owner_key: bytes, collection: bytes
-    ) -> int:
-        """Take a share that the owner hands out; return its generation.
-
-        Args:
-            body: of the order; untrusted.
-            signature: of the owner.
-            sealed: the share.
-            owner_key: pinned, 32 bytes.
-            collection: pinned, 16 bytes.
-
-        Raises:
-            VerificationError: any of the refusals of step 13.2.2.
-            StorageError: it cannot be stored.
-        """
-        signed = SignedShareOrder.decode(body, signature, owner_key)
-        order = signed.order
-        if (order.collection, order.server) != (collection, self._server):
-            raise VerificationError(
-                f"an order with the share of server {order.server} came to server {self._server}"
-            )
-        self.challenges.require(order.challenge)
-        opened = self.sealing.open(SHARE_PURPOSE, signed.hash, sealed, "a share of the authority")
-        share = AuthorityShare.decode(opened)
-        signed.require_share(share)
-        held = self._share
-        if (
-            held is not None
-            and held.authority == share.authority
-            and share.generation <= held.generation
-        ):
-            raise VerificationError(
-                f"a share of generation {share.generation} came after one of {held.generation}"
-            )
-        self._keep(order.parameters, share)
-        return share.generation
-
-    def _keep(self, parameters: PublicParameters, share: AuthorityShare) -> None:
-        nonce = self._random.bytes(_NONCE_BYTES)
-        sealed = self._aead(parameters).seal(nonce, share.encode(), parameters.authority)
-        fields = {"parameters": parameters.encode(), "nonce": nonce, "sealed": sealed}
-        self._store.write_state(_STATE, encode_cbor(fields))
-        self._parameters, self._share = parameters, share
-
-    def _load(self) -> None:
-        data = self._store.read_state(_STATE)
-        if data is None:
-            return
-        what = "the share of the authority"
-        try:
-            fields = require_map(decode_cbor(data, what), _STATE_FIELDS, what)
-            parameters = PublicParameters.decode(fields["parameters"])
-            aead = self._aead(parameters)
-            opened = aead.open(fields["nonce"], fields["sealed"], parameters.authority, what)
-            self._parameters, self._share = parameters, AuthorityShare.decode(opened)
-        except MksearchError as error:
-            raise StorageError(
-                f"{what} in this store is damaged, or of another server's key: {error.message}",
-                cure="restore server-key and store from one backup, or have the authority dealt "
-                "again",
-            ) from None
-
-    def _aead(self, parameters: PublicParameters) -> Aead:
-        return Aead(derive(self._seed, labels.SHARE_STORE, parameters.authority))
-
-    # --- enrolment
+        self.shares = ShareKeeper(server, seed, store, self.challenges, random)
 
     def issue(
-        self,
-        access: Access | None,
-        collection: bytes,
-        challenge: bytes,
-        credential: tuple[bytes, bytes],
-        user_key: bytes,
-        signature: bytes,
+        self, access: Access | None, collection: bytes, message: EnrolMessage
     ) -> IssuedPartial:
-        """Make this server's part of a user's key (step 13.3).
+        """Make this server's part of a user's key (steps 13.3 and 13.7).
 
         Args:
             access: of the active manifest.
             collection: 16 bytes.
-            challenge: as it came; untrusted, like all that follows.
-            credential: body and signature.
-            user_key: file.
-            signature: of the user over the request.
+            message: what the user shows.
 
         Raises:
             VerificationError: a challenge, signature or key is wrong.
-            CredentialRefused: the credential is for elsewhere or somebody else, or has expired.
+            CredentialRefused: the credential is for elsewhere or somebody else, or has expired; or
+                the token is not right.
             StorageError: this server has no share of the authority.
         """
-        self.challenges.require(challenge)
+        self.challenges.require(message.challenge)
+        token = message.token
         if access is None:
             raise StorageError(
                 "no version with an administration is served here",
                 cure="the owner publishes or renews",
             )
-        share, parameters = self._share, self._parameters
-        if share is None or parameters is None or parameters != access.parameters:
+        keys, parameters = access.verification_keys, access.parameters
+        if keys is None:
             raise StorageError(
-                "this server has no share of the collection's authority",
-                cure="ask another server; the owner deals the authority again",
+                "the version that is served here names no authority that servers share",
+                cure="the owner publishes or renews",
             )
-        signed = SignedCredential.of_parts(*credential, access.admin_key)
-        user = UserKey.decode(user_key)
+        share = self.shares.find(parameters.authority, keys.generation)
+        signed, user = self._proved(access, collection, message)
+        request = EnrolRequest(
+            self._server, message.challenge, parameters.authority, access.epoch, signed.hash, token
+        )
+        request.verify(user.signing, message.signature)
+        attributes = signed.credential.attributes
+        if token is not None:
+            attributes = self._with_token(attributes, token, user.id, access.epoch)
+            texts = printed(attributes)
+            if not token.attributes:
+                said = token_attributes_message(request, texts)
+                proof = self._signing.sign(labels.TOKEN_ATTRIBUTES, said)
+                return IssuedPartial(b"", proof, share.generation, texts)
+            _require_same(token.attributes, texts)
+        partial = issue_partial(parameters, share, attributes, access.epoch, self._random)
+        sealed = user.seal(PARTIAL_PURPOSE, request.hash, partial.encode())
+        said = partial_key_message(request, sealed, share.generation)
+        return IssuedPartial(sealed, self._signing.sign(labels.PARTIAL_KEY, said), share.generation)
+
+    def _proved(
+        self, access: Access, collection: bytes, message: EnrolMessage
+    ) -> tuple[SignedCredential, UserKey]:
+        """Return a credential and its user's key after the refusals of 13.3.2 and 13.3.3."""
+        signed = SignedCredential.of_parts(
+            message.credential, message.credential_signature, access.admin_key
+        )
+        user = UserKey.decode(message.user_key)
         signed.require_for(
             collection=collection,
-            authority=parameters.authority,
+            authority=access.parameters.authority,
             user=user.id,
             now_s=int(self._clock()),
         )
@@ -258,13 +185,36 @@ class AuthorityKeeper:
                 f"the credential is of epoch {signed.credential.epoch}, and this is {access.epoch}",
                 cure="ask the admin for a new one",
             )
-        request = EnrolRequest(
-            self._server, challenge, parameters.authority, access.epoch, signed.hash
-        )
-        request.verify(user.signing, signature)
-        partial = issue_partial(
-            parameters, share, signed.credential.attributes, access.epoch, self._random
-        )
-        sealed = user.seal(PARTIAL_PURPOSE, request.hash, partial.encode())
-        said = partial_key_message(request, sealed, share.generation)
-        return IssuedPartial(sealed, self._signing.sign(labels.PARTIAL_KEY, said), share.generation)
+        return signed, user
+
+    def _with_token(
+        self, attributes: Sequence[Attribute], token: TokenClaim, user: bytes, epoch: int
+    ) -> tuple[Attribute, ...]:
+        """Return the attributes of a credential and of a token (13.7.8)."""
+        if self._tokens is None:
+            raise CredentialRefused(
+                "this server takes no ID tokens",
+                cure="enrol without one, or have its operator set [oidc] in server.toml",
+            )
+        together = (*attributes, *self._tokens.attributes(token.id_token, user))
+        try:
+            key_labels(together, epoch)
+        except PolicyError as error:
+            raise CredentialRefused(
+                f"credential and ID token do not go together: {error.message}",
+                cure="have the admin or the issuer correct what they say",
+            ) from None
+        return together
+
+
+def _require_same(expected: Sequence[str], found: Sequence[str]) -> None:
+    """Prove that a user expects what this server reads off the token (13.7.9)."""
+    if tuple(expected) == tuple(found):
+        return
+    more, less = sorted(set(found) - set(expected)), sorted(set(expected) - set(found))
+    differences = [f"also {', '.join(more)}"] * bool(more) + [f"not {', '.join(less)}"] * bool(less)
+    raise CredentialRefused(
+        f"this server reads {' and '.join(differences) or 'the same in another order'} off "
+        "credential and ID token, other than expected",
+        cure="have the operators give [oidc.attributes] alike on all servers",
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from mksearch.errors import MksearchError, ParameterError
 from mksearch.params import N_SERVERS_MAX
 from mksearch.scoring.engine import ENGINES
+from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
 
 __all__ = ["CONFIG_NAME", "ServerConfig", "load_config", "write_config"]
 
@@ -58,6 +59,7 @@ class ServerConfig:
         max_waiting: score requests that may wait.
         max_store_bytes: largest size of the store.
         drain_s: seconds that running requests get at the end.
+        oidc: issuer whose ID tokens count, None for none.
         folder: of server.toml, key and claim token; no setting of the file.
     """
 
@@ -69,6 +71,7 @@ class ServerConfig:
     max_waiting: int = 64
     max_store_bytes: int = 1 << 40
     drain_s: int = 10
+    oidc: OidcConfig | None = None
     folder: Path = Path()
 
     def __post_init__(self) -> None:
@@ -105,7 +108,7 @@ def write_config(folder: Path, server_id: int, listen: str) -> Path:
     """
     ServerConfig(server_id, listen, folder)
     path = folder / CONFIG_NAME
-    path.write_text(_TEMPLATE.format(id=server_id, listen=listen))
+    path.write_text(_TEMPLATE.format(id=server_id, listen=listen) + OIDC_TEMPLATE)
     return path
 
 
@@ -139,6 +142,8 @@ def load_config(path: Path) -> ServerConfig:
         )
     values["data"] = path.parent / values["data"]
     try:
+        if "oidc" in values:
+            values["oidc"] = read_oidc(values["oidc"], path.parent)
         return ServerConfig(folder=path.parent, **values)
     except MksearchError as error:
         raise ParameterError(f"{path}: {error.message}", cure=error.cure) from None

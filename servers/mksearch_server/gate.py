@@ -63,8 +63,7 @@ class QueryGate:
         if abs(off_s) > CLOCK_S:
             side = "ahead of" if off_s > 0 else "behind"
             raise VerificationError(
-                f"a query is {abs(off_s):.0f} s {side} this server's "
-                f"clock (at most {CLOCK_S})",
+                f"a query is {abs(off_s):.0f} s {side} this server's clock (at most {CLOCK_S})",
                 cure="set the clock of the client, or of the server",
             )
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ _ACTIVE = "manifest"
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
 _SLOTS_PER_PIECE = 128
+#: Seconds that searches of the version before may end in, once another is active.
+GRACE_S = 60.0
 #: A publication that nobody continued for this long gives way to another.
 LEASE_S = 60
 #: Compiled loops share one pool of threads in a process, and numba's fallback for machines without
@@ -68,6 +71,31 @@ class _Proposal:
         """Learn the blobs that belong to the version once their list is here."""
         if name in self._blob_lists and self._store.has(name):
             self.listed |= dict(BlobList.decode(self._store.read_whole(name)).blobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A version and its segments, mapped.
+
+    Attributes:
+        signed: the version.
+        segments: by id.
+    """
+
+    signed: SignedManifest
+    segments: Mapping[bytes, SegmentReader]
+
+    def search_key(self, segment: bytes) -> bytes:
+        """Return the search key of the group that a segment is of."""
+        for group in self.signed.manifest.groups:
+            if any(ref.id == segment for ref in group.segments):
+                return group.search_key
+        return b""
+
+    def goes_on(self, other: SignedManifest) -> bool:
+        """Tell whether members of ``other`` are those of this version: no epoch between them."""
+        mine, theirs = self.signed.manifest.access, other.manifest.access
+        return (None if mine is None else mine.epoch) == (None if theirs is None else theirs.epoch)
 
 
 class Upload:
@@ -122,6 +150,8 @@ class SearchServer:
         owner_key: bytes,
         engine: Engine,
         collection: bytes | None = None,
+        *,
+        grace_s: float = GRACE_S,
     ) -> None:
         """Open the store and load the active version, if there is one.
 
@@ -131,6 +161,7 @@ class SearchServer:
             owner_key: pinned Ed25519 public key of the owner, 32 bytes.
             engine: computes the products.
             collection: pinned collection, 16 bytes; None takes the first one that comes.
+            grace_s: seconds that a version is served after the next one was activated.
 
         Raises:
             VerificationError: the stored manifest or a segment header is damaged.
@@ -143,7 +174,10 @@ class SearchServer:
         self._collection = collection
         self._proposed: _Proposal | None = None
         self._active: SignedManifest | None = None
-        self._segments: dict[bytes, SegmentReader] = {}
+        self._grace_s = grace_s
+        self._segments: Mapping[bytes, SegmentReader] = {}
+        self._previous: _Served | None = None
+        self._previous_until = 0.0
         stored = store.read_state(_ACTIVE)
         if stored is not None:
             active = SignedManifest.decode(stored, owner_key, collection)
@@ -270,9 +304,19 @@ class SearchServer:
             )
         segments = self._open_segments(signed)
         self._store.write_state(_ACTIVE, signed.encode())
+        self._keep_previous(signed)
         self._segments, self._active = segments, signed
         self._proposed = None
         return signed.manifest.version
+
+    def _keep_previous(self, following: SignedManifest) -> None:
+        """Go on serving the version of now for a while, unless somebody was revoked since."""
+        self._previous = None
+        if self._active is not None and self._grace_s > 0:
+            served = _Served(self._active, self._segments)
+            if served.goes_on(following):
+                self._previous = served
+                self._previous_until = time.monotonic() + self._grace_s
 
     def _proposal(self, manifest_hash: bytes) -> _Proposal:
         if self._proposed is None or self._proposed.signed.hash != manifest_hash:
@@ -310,17 +354,15 @@ class SearchServer:
             raise ParameterError(f"level {level} is not in 0..{len(levels) - 1}")
         return levels[level].width
 
-    def search_key(self, segment: bytes) -> bytes:
+    def search_key(self, version: int, segment: bytes) -> bytes:
         """Return the search key of the group that a segment is of; b"" where it has none.
 
         Raises:
-            ParameterError: the active version does not have the segment.
+            ParameterError: another version, or one without the segment.
         """
-        self.segment(segment)
-        for group in self._require_active().manifest.groups:
-            if any(ref.id == segment for ref in group.segments):
-                return group.search_key
-        return b""
+        served = self._served(version)
+        self._segment_of(served, segment)
+        return served.search_key(segment)
 
     def manifest(self) -> bytes:
         """Return the active signed manifest.
@@ -446,17 +488,31 @@ class SearchServer:
         Raises:
             ParameterError: the active version does not have it.
         """
-        active = self._require_active().manifest.version
-        if name not in self._segments:
-            raise ParameterError(f"segment {name.hex()[:16]} is not in version {active}")
-        return self._segments[name]
+        return self._segment_of(_Served(self._require_active(), self._segments), name)
+
+    def _segment_of(self, served: _Served, name: bytes) -> SegmentReader:
+        if name not in served.segments:
+            version = served.signed.manifest.version
+            raise ParameterError(f"segment {name.hex()[:16]} is not in version {version}")
+        return served.segments[name]
+
+    def _served(self, version: int) -> _Served:
+        """Return the active version, or the one before for as long as it is served."""
+        active = self._require_active()
+        if version == active.manifest.version:
+            return _Served(active, self._segments)
+        previous = self._previous
+        if (
+            previous is not None
+            and version == previous.signed.manifest.version
+            and time.monotonic() < self._previous_until
+        ):
+            return previous
+        raise ParameterError(
+            f"version {version} is not served here (version {active.manifest.version} is)",
+            cure="fetch the manifest again",
+            server=self.id,
+        )
 
     def _served_segment(self, version: int, name: bytes) -> SegmentReader:
-        active = self._require_active().manifest.version
-        if version != active:
-            raise ParameterError(
-                f"version {version} is not served here (version {active} is)",
-                cure="fetch the manifest again",
-                server=self.id,
-            )
-        return self.segment(name)
+        return self._segment_of(self._served(version), name)

@@ -22,7 +22,7 @@ from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.scoring.engine import Engine
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
-from mksearch_server.authority import AuthorityKeeper
+from mksearch_server.authority import AuthorityKeeper, TokenSource
 from mksearch_server.batching import Batcher
 from mksearch_server.config import ServerConfig
 from mksearch_server.gate import QueryGate
@@ -67,7 +67,11 @@ class Runtime:
         self._upload = ThreadPoolExecutor(1, "upload")
         self.sending = Sending()
         self.gate = QueryGate(config.id)
-        self.authority = AuthorityKeeper(config.id, identity.seed, store, SystemRandom())
+        # Fetching an issuer's keys may take seconds, which searches do not wait for.
+        self._tokens = ThreadPoolExecutor(1, "tokens")
+        self.authority = AuthorityKeeper(
+            config.id, identity.seed, store, SystemRandom(), tokens=_token_reader(config)
+        )
         self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
         self._search: SearchServer | None = None
         if identity.claim is not None:
@@ -77,6 +81,12 @@ class Runtime:
         self._search = SearchServer(
             self.config.id, self._store, claim.owner_key, self._engine, claim.collection
         )
+        self.follow()
+
+    def follow(self) -> None:
+        """Erase shares of the authority that the active version has left behind."""
+        active = None if self._search is None else self._search.active
+        self.authority.shares.follow(None if active is None else active.access)
 
     @property
     def search(self) -> SearchServer:
@@ -110,6 +120,10 @@ class Runtime:
         """Run ``work`` on the one thread that changes the store."""
         return await asyncio.get_running_loop().run_in_executor(self._upload, work, *arguments)
 
+    async def on_tokens(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Run ``work`` on the one thread that reads ID tokens."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokens, work, *arguments)
+
     async def score(self, search_key: bytes, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
         """Score a request of a member, together with others that wait, and sign the answer.
 
@@ -134,9 +148,17 @@ class Runtime:
 
     def close(self) -> None:
         """End the threads and close the store."""
-        for pool in (self._scoring, self._storage, self._upload):
+        for pool in (self._scoring, self._storage, self._upload, self._tokens):
             pool.shutdown(cancel_futures=True)
         self._store.close()
+
+
+def _token_reader(config: ServerConfig) -> TokenSource | None:
+    if config.oidc is None:
+        return None
+    from mksearch_server.oidc import TokenReader
+
+    return TokenReader(config.oidc)
 
 
 def refuse(context: Any, error: Exception) -> None:
@@ -198,7 +220,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 async for message in messages:
                     if gathering is None:
                         head = convert.score_head(message.head)
-                        search_key = self._runtime.search.search_key(head.segment)
+                        search_key = self._runtime.search.search_key(head.version, head.segment)
                         self._runtime.gate.require_current(search_key, convert.ticket(head))
                         width = self._runtime.search.width(head.version, head.segment, head.level)
                         shape = (head.n_vectors, width)
@@ -224,7 +246,8 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             sending = self._runtime.sending
             sending.require_room()
             asked = convert.record_request(request)
-            self._runtime.gate.enter(self._runtime.search.search_key(asked.segment), asked)
+            search_key = self._runtime.search.search_key(asked.version, asked.segment)
+            self._runtime.gate.enter(search_key, asked)
             pieces = self._runtime.search.record_pieces(asked)
             while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
                 messages = convert.record_answer_messages(piece)
@@ -379,6 +402,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         try:
             search = self._runtime.search
             version = await self._runtime.on_upload(search.activate, request.manifest_hash)
+            await self._runtime.on_upload(self._runtime.follow)
             log.info("version %d is active", version)
             return owner_pb2.ActivateResponse(version=version)
         except Exception as error:  # noqa: BLE001

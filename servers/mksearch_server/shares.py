@@ -258,9 +258,7 @@ class ShareKeeper:
         self._require_mine(order.collection, order.server, order.challenge, claim)
         return signed
 
-    def _require_mine(
-        self, collection: bytes, server: int, challenge: bytes, claim: Claim
-    ) -> None:
+    def _require_mine(self, collection: bytes, server: int, challenge: bytes, claim: Claim) -> None:
         if (collection, server) != (claim.collection, self._server):
             raise VerificationError(
                 f"an order with the share of server {server} came to server {self._server}"
@@ -273,9 +271,7 @@ class ShareKeeper:
     def _require_newer(self, authority: bytes, generation: int) -> None:
         held = self._newest_of(authority)
         if generation <= held:
-            raise VerificationError(
-                f"a share of generation {generation} came after one of {held}"
-            )
+            raise VerificationError(f"a share of generation {generation} came after one of {held}")
 
     # --- the store
 
