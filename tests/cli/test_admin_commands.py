@@ -74,7 +74,8 @@ def test_another_duration_is_refused_with_a_cure(text: str) -> None:
 def test_init_says_what_was_made(society: Society) -> None:
     fields = society.made.json
 
-    assert set(fields) == {"profile", "collection", "authority", "admin_key", "epoch"}
+    assert set(fields) == {"profile", "collection", "authority", "admin_key", "epoch", "shared"}
+    assert fields["shared"] is True
     assert (fields["profile"], fields["epoch"]) == (str(society.owner), 1)
     card = json.loads(society.card.read_text())
     assert card["admin_key"] == fields["admin_key"]

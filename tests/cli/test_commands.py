@@ -46,7 +46,7 @@ COMMANDS = (
 )
 LATER = (
     *("complete gar", "evaluate scifact", "web --port 1", "plan --documents 5", "owner delete a b"),
-    *("owner compact", "owner rotate --authority", "owner revoke --user k", "owner add-server"),
+    *("owner compact", "owner add-server"),
     *("owner replace-server", "owner watch folder"),
 )
 

@@ -320,11 +320,11 @@ def test_a_credential_of_another_epoch_opens_nothing_and_ends_with_4(
     admin._keys = replace(admin._keys, epoch=2)
     key = UserKey.decode((folder / "user-key").read_bytes())
     (tmp_path / "c").write_bytes(admin.issue(key, ["role:analyst"], life_s=999).encode())
-    assert society("user", "enrol", "--credential", tmp_path / "c", who="kim").code == 0
-    done = society("search", "garden", "--json", who="kim")
+    done = society("user", "enrol", "--credential", tmp_path / "c", "--json", who="kim")
 
-    require_error(done, 4, "epoch 1", "epoch 2")
-    assert done.json["error"] == "old-epoch"
+    require_error(done, 4, "epoch 2", "and the collection in 1")
+    assert done.json["error"] == "credential-refused"
+    require_error(society("search", "garden", who="kim"), 1, "is not enrolled")
 
 
 # --- whose profile it is -------------------------------------------------------------------------
