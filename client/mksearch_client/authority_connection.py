@@ -171,7 +171,7 @@ class AuthorityConnection(GrpcConnection):
         Raises:
             ServerUnreachable, ServerRefused: see ``mksearch.errors``.
             VerificationError: it is not signed by this server.
-            ManifestStale: the server serves another version, whose shares are other ones.
+            ManifestStale: the server serves an older version, whose shares are other ones.
         """
         message = _enrolling(request, signed, identity)
 
@@ -180,7 +180,7 @@ class AuthorityConnection(GrpcConnection):
             said = partial_key_message(request, answer.sealed, answer.generation)
             what = f"the partial key of server {self.server}"
             verify(self._key, labels.PARTIAL_KEY, said, answer.signature, what)
-            if generation is not None and answer.generation != generation:
+            if generation is not None and answer.generation < generation:
                 raise ManifestStale(
                     f"server {self.server} uses a share of generation {answer.generation}, and "
                     f"the newest version has {generation}",

@@ -33,9 +33,12 @@ from mksearch_client.user_profile import UserProfile
 __all__ = ["Searcher", "connect"]
 
 _T = TypeVar("_T")
-#: Servers go over to a version one after another, each in a moment; for so long a search waits.
-_SWITCH_S = 5.0
+#: Servers go over to a version one after another, each in a moment (in seconds, where it lists
+#: hundreds of thousands of documents); for so long a search waits.
+_SWITCH_S = 10.0
 _SWITCH_POLL_S = 0.05
+#: Epochs that may begin while one is opened.
+_EPOCHS_MAX = 8
 
 
 def connect(profile: ProfileFolder, timeout_s: float = 10.0) -> dict[int, GrpcConnection]:
@@ -135,7 +138,7 @@ class Searcher(searching.Searcher):
         self._profile = opened
         self._servers = connections
         self._timeout_s = timeout_s
-        self._switch_s = min(_SWITCH_S, timeout_s / 2)
+        self._switch_s = min(_SWITCH_S, timeout_s)
         self._attempts: list[Servers[Connection]] = []
         self._is_late = False
         super().__init__(
@@ -177,9 +180,20 @@ class Searcher(searching.Searcher):
             except (NotEnoughAnswers, AnswerRefused, CredentialRefused) as error:
                 is_refused = isinstance(error, CredentialRefused)
                 meets = self._is_late or (not is_refused and self._saw_switch())
-                if time.monotonic() > last_s or not meets:
+                is_over = time.monotonic() > last_s or self._known_s() > self._switch_s
+                if is_over or not meets:
                     raise
             time.sleep(_SWITCH_POLL_S)
+
+    def _known_s(self) -> float:
+        """Return for how many seconds this profile has known the newest version.
+
+        Servers that are behind for longer are not on their way to it.
+        """
+        try:
+            return time.time() - (self._profile.folder / "manifest").stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _saw_switch(self) -> bool:
         statuses = {r.status for servers in self._attempts for r in servers.reports.values()}
@@ -194,12 +208,13 @@ class Searcher(searching.Searcher):
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
         """Open the newest version; enrol in its epoch first where that began meanwhile."""
-        try:
-            return super()._open(servers)
-        except EpochPassed as passed:
-            if not isinstance(self._profile, UserProfile):
-                raise
-            self._enrol_anew(self._profile, servers, passed)
+        for _ in range(_EPOCHS_MAX):
+            try:
+                return super()._open(servers)
+            except EpochPassed as passed:
+                if not isinstance(self._profile, UserProfile):
+                    raise
+                self._enrol_anew(self._profile, servers, passed)
         return super()._open(servers)
 
     def _hand_on(self, lagging: Sequence[int]) -> bool:

@@ -75,6 +75,12 @@ def keygen(
 @app.command(epilog="Example: mksearch user enrol --credential alice.credential")
 def enrol(
     credential: Annotated[Path, typer.Option(help="File that the admin made for this user.")],
+    id_token: Annotated[
+        Path | None,
+        typer.Option(
+            help="ID token of an OpenID Connect login whose nonce was the user id (whoami --json)."
+        ),
+    ] = None,
     profile: ProfileFolderOption = None,
     passphrase_file: PassphraseFile = None,
     as_json: Json = False,
@@ -86,8 +92,10 @@ def enrol(
 
     user = User(profile, passphrase_file=passphrase_file)
     data = read_input(credential, "the credential")
+    # Bytes that are no text are no token either: the servers refuse them in words.
+    token = read_input(id_token, "the ID token").decode("latin-1") if id_token else None
     with cured("ask the admin for a credential made with this profile's user-key and card"):
-        user.enrol(data)
+        user.enrol(data, id_token=token)
     found = user.whoami()
     if as_json:
         print_json(found.to_json())

@@ -33,6 +33,9 @@ from mksearch_server.store import ObjectStore
 
 __all__ = ["AuthorityKeeper", "EnrolMessage", "IssuedPartial", "TokenSource"]
 
+#: Attributes that an error names, and characters of each.
+_N_SHOWN, _SHOWN_CHARS = 4, 60
+
 
 class TokenSource(Protocol):
     """Reads attributes off ID tokens."""
@@ -211,10 +214,19 @@ def _require_same(expected: Sequence[str], found: Sequence[str]) -> None:
     """Prove that a user expects what this server reads off the token (13.7.9)."""
     if tuple(expected) == tuple(found):
         return
-    more, less = sorted(set(found) - set(expected)), sorted(set(expected) - set(found))
-    differences = [f"also {', '.join(more)}"] * bool(more) + [f"not {', '.join(less)}"] * bool(less)
+    more, less = set(found) - set(expected), set(expected) - set(found)
+    differences = [f"also {_shown(more)}"] * bool(more) + [f"not {_shown(less)}"] * bool(less)
     raise CredentialRefused(
         f"this server reads {' and '.join(differences) or 'the same in another order'} off "
         "credential and ID token, other than expected",
         cure="have the operators give [oidc.attributes] alike on all servers",
     )
+
+
+def _shown(attributes: set[str]) -> str:
+    """Return a few attributes, some of which a user typed, as one line can hold them."""
+    first = sorted(attributes)[:_N_SHOWN]
+    names = [name[:_SHOWN_CHARS] for name in first]
+    names = [name if name.isprintable() else ascii(name)[:_SHOWN_CHARS] for name in names]
+    rest = len(attributes) - len(names)
+    return ", ".join(names) + (f" and {rest} more" if rest else "")

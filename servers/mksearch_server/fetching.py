@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from mksearch.errors import StorageError
@@ -48,6 +51,11 @@ def _read(url: str, max_bytes: int, left_s: Callable[[], float]) -> bytes:
         )
     else:
         connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+    connection.connect()
+    # Timeouts of a socket are for one piece each, and pieces may be as small as the other likes.
+    ending = threading.Timer(max(0.001, left_s()), _hang_up, [connection.sock])
+    ending.daemon = True
+    ending.start()
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", target, headers={"Accept": "application/json"})
@@ -59,8 +67,18 @@ def _read(url: str, max_bytes: int, left_s: Callable[[], float]) -> bytes:
             body += piece
             if len(body) > max_bytes:
                 raise ValueError(f"more than {max_bytes} bytes")
-            if left_s() <= 0:
-                raise TimeoutError("timed out")
+        if left_s() <= 0:
+            raise TimeoutError("timed out")
         return body
+    except (OSError, http.client.HTTPException):
+        if left_s() <= 0:
+            raise TimeoutError("timed out") from None
+        raise
     finally:
+        ending.cancel()
         connection.close()
+
+
+def _hang_up(connected: socket.socket) -> None:
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

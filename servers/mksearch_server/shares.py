@@ -28,20 +28,28 @@ from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto import labels
 from mksearch.crypto.aead import Aead
 from mksearch.crypto.identity import Identity
-from mksearch.crypto.kdf import derive
+from mksearch.crypto.kdf import derive, derive_from_both
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.errors import MksearchError, StorageError, VerificationError
 from mksearch.index.manifest import Access
 from mksearch_server.challenges import Challenges
+from mksearch_server.erasable import ErasableKeys
 from mksearch_server.identity import Claim
 from mksearch_server.store import ObjectStore
 
 __all__ = ["ShareKeeper"]
 
 _STATE = "authority"
-_STATE_FIELDS: dict[str, type] = {"parameters": bytes, "nonce": bytes, "sealed": bytes}
+_STATE_FIELDS: dict[str, type] = {
+    "parameters": bytes,
+    "key": bytes,
+    "nonce": bytes,
+    "sealed": bytes,
+}
+#: Holds the keys of this state, which are overwritten when it changes.
+_KEYS_NAME = "share-keys"
 _Kind = TypeVar("_Kind", bound=Order)
 _NONCE_BYTES = 12
 #: Size of a share's file.
@@ -88,6 +96,8 @@ class ShareKeeper:
         self.parameters: PublicParameters | None = None
         self._shares: tuple[AuthorityShare, ...] = ()
         self._in_use = 0
+        self._keys = ErasableKeys(store.folder / _KEYS_NAME, random)
+        self._key = b""
         self._load()
 
     @property
@@ -123,9 +133,11 @@ class ShareKeeper:
         if keys is None or parameters is None or keys.authority != parameters.authority:
             return
         self._in_use = keys.generation
+        # A server that lacks the share in use was restored, or the owner named a generation that
+        # was given up: what it has stays until its share is repaired.
+        holds_it = any(share.generation == keys.generation for share in self._shares)
         remaining = tuple(s for s in self._shares if s.generation >= keys.generation)
-        # Without the share in use the older ones are worth nothing to anybody but thieves.
-        if remaining != self._shares:
+        if holds_it and remaining != self._shares:
             self._keep(parameters, remaining)
 
     # --- orders of the owner
@@ -284,11 +296,14 @@ class ShareKeeper:
 
     def _keep(self, parameters: PublicParameters, shares: tuple[AuthorityShare, ...]) -> None:
         nonce = self._random.bytes(_NONCE_BYTES)
+        name, key = self._keys.draw(self._key)
         files = b"".join(share.encode() for share in shares)
-        sealed = self._aead(parameters).seal(nonce, files, parameters.authority)
-        fields = {"parameters": parameters.encode(), "nonce": nonce, "sealed": sealed}
+        sealed = self._aead(parameters, key).seal(nonce, files, parameters.authority)
+        fields = {"parameters": parameters.encode(), "key": name, "nonce": nonce, "sealed": sealed}
         self._store.write_state(_STATE, encode_cbor(fields))
-        self.parameters, self._shares = parameters, shares
+        self.parameters, self._shares, self._key = parameters, shares, name
+        # What the store's file still has of earlier shares opens no more.
+        self._keys.keep_only(name)
 
     def _load(self) -> None:
         data = self._store.read_state(_STATE)
@@ -298,18 +313,19 @@ class ShareKeeper:
         try:
             fields = require_map(decode_cbor(data, what), _STATE_FIELDS, what)
             parameters = PublicParameters.decode(fields["parameters"])
-            aead = self._aead(parameters)
+            aead = self._aead(parameters, self._keys.find(fields["key"]))
             opened = aead.open(fields["nonce"], fields["sealed"], parameters.authority, what)
             starts = range(0, len(opened), _SHARE_BYTES)
             files = (opened[start : start + _SHARE_BYTES] for start in starts)
             self._shares = tuple(map(AuthorityShare.decode, files))
-            self.parameters = parameters
+            self.parameters, self._key = parameters, fields["key"]
+            self._keys.keep_only(self._key)
         except MksearchError as error:
             raise StorageError(
                 f"{what} in this store is damaged, or of another server's key: {error.message}",
-                cure="restore server-key and store from one backup, or have the authority dealt "
-                "again",
+                cure="restore server-key and store from one backup, or have the owner repair the "
+                "share",
             ) from None
 
-    def _aead(self, parameters: PublicParameters) -> Aead:
-        return Aead(derive(self._seed, labels.SHARE_STORE, parameters.authority))
+    def _aead(self, parameters: PublicParameters, key: SecretKey) -> Aead:
+        return Aead(derive_from_both(self._seed, key, labels.SHARE_STORE, parameters.authority))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import building, engine, peers, report, search, throughput, widths
+from tests.bench import authority, building, engine, peers, report, search, throughput, widths
 from tests.bench.bench import Bench
 from tests.bench.figures import Direction, Figure, PartResult, environment
 
@@ -87,6 +87,7 @@ PARTS = (
     Part("peers", "other systems on the same texts and queries", 2.5, peers.measure),
     Part("large", "364,651 documents published: memory, latency", 8, building.measure_large),
     Part("access", "keys by attributes", 1, _access),
+    Part("authority", "enrolment, signed and refused queries", 0.5, authority.measure),
 )
 
 

@@ -45,8 +45,8 @@ MEANINGS = {
     "dictionary and headers in the profile; median of 5.",
     "widths.": "Both hold for one and the same index, at the widths that the builder chose by "
     "itself: wide rows cost bytes, narrow ones cost records. 10 records would be perfect. A record "
-    "is read when the bound of its row reaches the tenth score. Index bytes are what a search reads "
-    "whole; records, which are read one by one, come on top.",
+    "is read when the bound of its row reaches the tenth score. Index bytes are what a search "
+    "reads whole; records, which are read one by one, come on top.",
     "building.": "`publish` of one collection from a process with one core and one thread; reading "
     "the file twice, hashing, counting, weighing, ordering, masking, sealing records and texts are "
     "in; the upload to three servers is not.",
@@ -57,6 +57,9 @@ MEANINGS = {
     "large.search": "As above; no limit was set at this size.",
     "access.": "Group operations of the slowest kind, pairings, as the unit: the machine cancels "
     "out. Nothing is kept between calls; a policy of ten leaves joined by AND.",
+    "authority.": "Processor time, so that waiting does not count: of the user's process and of "
+    "all servers for an enrolment, of one core for refusals. A server that is flooded with forged "
+    "queries spends this on them and nothing else.",
     "peers.": "TF-IDF scores of the hits of this product against scikit-learn's for the same "
     "queries on the same texts: protection costs time, not ranking.",
 }

@@ -51,7 +51,10 @@ from mksearch.access.keys import (
 )
 from mksearch.access.pairing import BLS12_381
 from mksearch.access.policy import Policy, parse_policy
+from mksearch.access.refresh import deal_masks, deal_zero
+from mksearch.access.refresh_messages import HelpOrder, RefreshOrder, RepairOrder, SignedOrder
 from mksearch.access.sealed_bundle import open_bundle, seal_bundle
+from mksearch.access.share_keeping import read_scalar
 from mksearch.crypto import labels
 from mksearch.crypto.aead import Aead
 from mksearch.crypto.bundle import KeyBundle
@@ -104,6 +107,8 @@ EXCEPTIONS = {
     "mksearch.access.keys.AttributeKey.read": "called by AttributeKey and PartialKey.decode",
     "mksearch.access.pairing.PairingGroup.decode_g1": "a signature without code",
     "mksearch.access.pairing.PairingGroup.decode_g2": "a signature without code",
+    "mksearch.access.refresh_messages.Order.decode": "a signature without code",
+    "mksearch.access.refresh_messages._read": "called by every decoder of the module",
     "mksearch.access.pairing._decode": "called by decode_g1 and decode_g2",
     "mksearch.access.charm.CharmGroup.decode_g1": "of a library that only comparisons use",
     "mksearch.access.charm.CharmGroup.decode_g2": "of a library that only comparisons use",
@@ -177,6 +182,7 @@ def make_targets(folder: Path) -> list[Target]:
         *_index_targets(folder),
         *_access_targets(),
         *_order_targets(),
+        *_refresh_targets(),
         *_backup_targets(),
         *_wire_targets(),
         *_file_targets(folder),
@@ -685,6 +691,51 @@ def _order_targets() -> list[Target]:
         Target(
             "signed order with a share", signed, [body], mutate_cbor,
             _covers(SignedShareOrder.decode), slowness=8,
+        ),
+    ]  # fmt: skip
+
+
+def _refresh_targets() -> list[Target]:
+    random = SeededRandom(b"refresh".ljust(32))
+    owner = SigningKey(SecretKey(random.bytes(32)))
+    shared = set_up_shared(Quorum(), random)
+    parameters = shared.parameters
+    parts, fresh = deal_zero(parameters, shared.verification, 2, random)
+    masks, points = deal_masks(parameters, 1, 1, (2, 3), random)
+    collection, challenge, repair = random.bytes(16), random.bytes(32), random.bytes(16)
+    key = Identity(SecretKey(random.bytes(32))).public
+    refresh = RefreshOrder(collection, 1, challenge, 1, parameters, fresh)
+    helping = HelpOrder(collection, 2, challenge, parameters.authority, 1, 1, key, repair)
+    mending = RepairOrder(
+        collection, 1, challenge, parameters, shared.verification, repair, (2, 3), points
+    )
+    order = parameters.group.order
+
+    def signed(data: bytes) -> object:
+        signature = owner.sign(labels.REFRESH_SHARE, data)
+        return SignedOrder.decode(RefreshOrder, data, signature, owner.public)
+
+    return [
+        Target(
+            "order to refresh", RefreshOrder.decode, [refresh.encode()], mutate_cbor,
+            _covers(RefreshOrder.decode), RefreshOrder.encode, 8,
+        ),
+        Target(
+            "signed order to refresh", signed, [refresh.encode()], mutate_cbor,
+            _covers(SignedOrder.decode), slowness=8,
+        ),
+        Target(
+            "order to help", HelpOrder.decode, [helping.encode()], mutate_cbor,
+            _covers(HelpOrder.decode), HelpOrder.encode, 4,
+        ),
+        Target(
+            "order to repair", RepairOrder.decode, [mending.encode()], mutate_cbor,
+            _covers(RepairOrder.decode), RepairOrder.encode, 8,
+        ),
+        Target(
+            "part of zero", lambda data: read_scalar(data, order, "a part of zero"),
+            [one.reveal() for one in (*parts, *masks)], mutate_bytes, _covers(read_scalar),
+            SecretKey.reveal,
         ),
     ]  # fmt: skip
 

@@ -809,7 +809,7 @@ def test_another_administration_is_refused_and_changes_nothing(
         with Owner(changing.profile) as owner, pytest.raises(ProfileError, match="old copy"):
             owner.renew()
         refused = (ProfileError, ParameterError)
-        with pytest.raises(refused, match="old copy|need an administration"):
+        with pytest.raises(refused, match=r"old copy|need an administration"):
             changing.publish(CLEARED, DOCUMENTS[CLEARED][1:])
         if not own.exists():
             # As in an old copy of the profile, which has not seen the version.

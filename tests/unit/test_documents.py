@@ -115,7 +115,10 @@ def test_every_test_that_the_threat_model_names_exists() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("heading", ["## Goals", "## What servers learn", "## Known attacks"])
+@pytest.mark.parametrize(
+    "heading",
+    ["## Goals", "## What servers learn", "## Policies and members", "## Known attacks"],
+)
 def test_every_row_of_the_threat_model_names_its_test_or_says_that_there_is_none(
     heading: str,
 ) -> None:
