@@ -156,12 +156,16 @@ class Fleet:
             _require_first(publication.signed, self.connections[server], error)
         staged = [server for server, error in results.items() if error is None]
         self._require_enough(staged, results, need)
-        for server in staged:
-            try:
+
+        # At once: while some serve the version and others do not, searches wait.
+        def activate(server: int) -> MksearchError | None:
+            def work() -> None:
                 version = self.connections[server].activate(publication.signed.hash)
                 _require_version(version, publication.signed)
-            except MksearchError as error:
-                results[server] = error
+
+            return _outcome(work)
+
+        results |= dict(zip(staged, self._pool.map(activate, staged), strict=True))
         served = [server for server, error in results.items() if error is None]
         self._require_enough(served, results, need)
         self.profile.remember(publication.signed)

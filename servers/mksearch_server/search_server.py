@@ -224,8 +224,7 @@ class SearchServer:
         Raises:
             StorageError: no such proposal.
         """
-        listed = self._proposal(manifest_hash).listed
-        return [name for name in listed if not self._store.has(name)]
+        return self._store.lacking(self._proposal(manifest_hash).listed)
 
     def put(self, manifest_hash: bytes, name: bytes, chunks: Iterable[bytes]) -> None:
         """Store one object that a proposed manifest lists, after proving its hash.

@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -205,6 +205,18 @@ class ObjectStore:
             return True
         with self._reading(self._objects) as transaction:
             return transaction.get(name) is not None
+
+    def lacking(self, names: Iterable[bytes]) -> list[bytes]:
+        """Return the names that are not stored whole, in their order; many at once."""
+        segments = {path.name for path in self._segments.iterdir()}
+        with self._reading(self._objects) as transaction:
+            return [
+                name
+                for name in names
+                if name not in self._pending
+                and name.hex() not in segments
+                and transaction.get(name) is None
+            ]
 
     @contextmanager
     def _reading(self, database: Any) -> Iterator[Any]:
