@@ -250,7 +250,8 @@ class Admin:
         with self.profile.locked():
             members = Members.load(self.profile.folder)
             for user in users:
-                members = members.without_user(_only_member(members, user))
+                if not _is_revoked(members, user):
+                    members = members.without_user(_only_member(members, user))
             for attribute in attributes:
                 printed = str(parse_attribute(attribute))
                 if all(printed not in member.attributes for member in members.members.values()):
@@ -277,6 +278,11 @@ class Admin:
             ProfileError: the list is damaged.
         """
         return list(Members.load(self.profile.folder).issued)
+
+
+def _is_revoked(members: Members, prefix: str) -> bool:
+    """Tell whether a revocation that is asked for was noted before, and need only be sent."""
+    return bool(prefix) and any(user.startswith(prefix.lower()) for user in members.revoked)
 
 
 def _only_member(members: Members, prefix: str) -> str:

@@ -107,8 +107,9 @@ class Servers(Generic[_C]):
         wrong = [s for s, report in self.reports.items() if report.status in ("lied", "stale")]
         if wrong:
             names = ", ".join(map(str, wrong))
+            did = "answered what cannot be right" if liars else "lag or contradict the others"
             return AnswerRefused(
-                f"server{'s' if len(wrong) > 1 else ''} {names} answered what cannot be right, "
+                f"server{'s' if len(wrong) > 1 else ''} {names} {did}, "
                 f"and {have} good {what} remain (need {need}): {self.why()}",
                 liars=liars,
                 have=have,

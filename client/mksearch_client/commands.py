@@ -18,7 +18,14 @@ from rich.text import Text
 from mksearch.access.policy import parse_policy
 from mksearch.errors import InputError, ParameterError
 from mksearch_client.member import Searcher
-from mksearch_client.outputs import is_card, note, out, require_output, write_plain
+from mksearch_client.outputs import (
+    is_card,
+    note,
+    out,
+    require_output,
+    starts_with,
+    write_plain,
+)
 from mksearch_client.owner import UNREACHABLE, Owner, PublishReport
 from mksearch_client.profile import Profile, default_profile, open_profile, read_passphrase
 from mksearch_client.publication import Progress as ProgressCallback
@@ -41,6 +48,8 @@ __all__ = [
 ]
 
 _SKIPPED_SHOWN = 20
+#: How the JSON of a publish report begins.
+_REPORT_START = b'{"documents"'
 
 
 @contextmanager
@@ -157,6 +166,7 @@ def owner_publish(
     profile = _open_profile(folder, passphrase_file)
     if options.report is not None:
         # Before the work: a version that is served cannot be taken back for want of a report.
+        require_output(options.report, "report", starts_with(_REPORT_START))
         write_plain(options.report, b"", mode="ab")
     with Owner(profile, timeout_s=timeout_s) as owner, progress_bar(console) as progress:
         report = owner.publish(

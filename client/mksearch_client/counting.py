@@ -133,7 +133,13 @@ class _Worker:
         self._is_broken = False
         self._thread = ThreadPoolExecutor(1, "counting")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from mksearch_client.counting import serve_counts as s; s()"],
+            # -P: the current folder holds what is published, and must not be where modules lie.
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                "from mksearch_client.counting import serve_counts as s; s()",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -115,6 +115,8 @@ def require_up_to_date(manifest: Manifest, administration: Administration | None
         if administration.epoch > access.epoch:
             return
         why = "has the administration of another authority"
+    elif access.verification and not administration.verification:
+        why = "is from before the servers shared the authority"
     elif administration.epoch < access.epoch:
         why = f"is in epoch {administration.epoch}"
     else:

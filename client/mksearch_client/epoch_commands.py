@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from mksearch.errors import ParameterError
+from mksearch.errors import MksearchError, NotEnoughAnswers, ParameterError
+from mksearch.index.manifest import SignedManifest
 from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption, Timeout
 
 __all__ = ["REVOKE_EXAMPLE", "ROTATE_EXAMPLE", "revoke", "rotate"]
@@ -44,7 +46,12 @@ def revoke(
     before = admin.members()
     after = admin.revoke(users=user or (), attributes=attribute or ())
     with Owner(admin.profile, timeout_s=timeout) as owner:
-        signed = owner.renew()
+        try:
+            signed = owner.renew()
+        except MksearchError as error:
+            error.cure = f"{error.cure}; the revocation is noted: then run mksearch owner renew"
+            raise
+        _require_in_force(owner.behind, signed)
     gone = [one for one in before.members if one not in after.members]
     access = signed.manifest.access
     epoch = 0 if access is None else access.epoch
@@ -61,6 +68,24 @@ def revoke(
     out(f"epoch {epoch} began with version {signed.manifest.version}; {len(gone)} users are out")
     out(f"{len(after.members)} members enrol in it by themselves with their next search")
     out("what is stored is still under keys that the revoked had: mksearch owner rotate")
+
+
+def _require_in_force(behind: Sequence[int], signed: SignedManifest) -> None:
+    """Raise NotEnoughAnswers if a server still serves the epoch before.
+
+    With one that lies it would be enough for an answer to those who were revoked.
+    """
+    if not behind:
+        return
+    n_servers = signed.manifest.quorum.n_servers
+    names = ", ".join(map(str, behind))
+    raise NotEnoughAnswers(
+        f"{n_servers - len(behind)} servers are in the new epoch (need {n_servers}): servers "
+        f"{names} are not, so the revocation is not in force everywhere",
+        have=n_servers - len(behind),
+        need=n_servers,
+        cure="start them, then run mksearch owner renew",
+    )
 
 
 def rotate(

@@ -54,6 +54,7 @@ class Owner:
 
     Attributes:
         profile: keys, servers, memory.
+        behind: servers that did not take the last version that was sent.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Owner:
         self.profile = open_profile(profile, passphrase_file)
         self._clock = clock
         self._fleet = Fleet(self.profile, timeout_s)
+        self.behind: tuple[int, ...] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -269,9 +271,7 @@ class Owner:
                 )
         if dry_run:
             return self._report(reading, policy, active, seconds, changed=True, results={})
-        if (self._staging() / "manifest").exists():
-            # A server that was away missed that version; the new one takes its place.
-            Publication.load(self._staging(), self.profile.keys.signing.public).discard()
+        self._drop_staged()
         started = time.perf_counter()
         publication = publisher.prepare(
             reading,
@@ -284,7 +284,7 @@ class Owner:
         seconds |= publisher.seconds
         seconds["read"] += time.perf_counter() - started - sum(publisher.seconds.values())
         started = time.perf_counter()
-        results = self._fleet.distribute(publication, report)
+        results = self._distribute(publication, report)
         seconds["upload"] = time.perf_counter() - started
         signed = publication.signed
         return self._report(reading, policy, signed, seconds, changed=True, results=results)
@@ -338,6 +338,18 @@ class Owner:
     def _staging(self) -> Path:
         return self.profile.folder / "publication"
 
+    def _drop_staged(self) -> None:
+        """Give up what a server that was away missed; the next version takes its place."""
+        if (self._staging() / "manifest").exists():
+            Publication.load(self._staging(), self.profile.keys.signing.public).discard()
+
+    def _distribute(
+        self, publication: Publication, report: Progress
+    ) -> dict[int, MksearchError | None]:
+        results = self._fleet.distribute(publication, report)
+        self.behind = tuple(server for server, error in results.items() if error is not None)
+        return results
+
     def _write_object(self, data: bytes) -> ObjectRef:
         try:
             (self._staging() / "objects").mkdir(parents=True, exist_ok=True)
@@ -365,7 +377,7 @@ class Owner:
             # Damaged, or another process published meanwhile: these bytes will never be served.
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        return publication.signed, self._fleet.distribute(publication, report)
+        return publication.signed, self._distribute(publication, report)
 
     def _report(
         self,
@@ -504,6 +516,7 @@ class Owner:
             raise InputError("nothing was published", cure="run mksearch owner publish")
         now_s = int(self._clock())
         administration = self._administration(active)
+        self._drop_staged()
         drop_objects(self._staging())
         groups = seal_groups(
             active.manifest.groups,
@@ -528,7 +541,7 @@ class Owner:
             ),
         )
         signed = SignedManifest.sign(manifest, self.profile.keys.signing)
-        self._fleet.distribute(Publication.of_manifest(self._staging(), signed), report)
+        self._distribute(Publication.of_manifest(self._staging(), signed), report)
         return signed
 
     # --- epochs ---
@@ -566,6 +579,7 @@ class Owner:
             Scoring(**dict(group.scoring)),  # type: ignore[arg-type]
             group.policy,
         )
+        self._drop_staged()
         publication = publisher.prepare(
             source.read([entry.id for entry in own]),
             self._staging(),
@@ -574,5 +588,5 @@ class Owner:
             carried=carried,
             progress=report,
         )
-        self._fleet.distribute(publication, report)
+        self._distribute(publication, report)
         return publication.signed

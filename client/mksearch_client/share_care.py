@@ -33,6 +33,7 @@ from mksearch.errors import (
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection, Challenge
 from mksearch_client.profile import Profile
+from mksearch_client.sharing import next_generation
 from mksearch_client.versions import newest_manifest
 
 __all__ = ["refresh_shares", "repair_share"]
@@ -71,7 +72,7 @@ def refresh_shares(
         base = max(used, verification, key=lambda keys: keys.generation)
         challenges, errors = _each(connections, lambda server: connections[server].challenge())
         _require_all(errors, len(connections))
-        generation = 1 + max(challenge.generation for challenge in challenges.values())
+        generation = next_generation(challenges, base.generation)
         parts, fresh = deal_zero(parameters, base, generation, random)
 
         def hand_out(server: int) -> None:

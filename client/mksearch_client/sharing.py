@@ -31,10 +31,35 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch_client.asking import Asking, Servers
-from mksearch_client.authority_connection import AuthorityConnection
+from mksearch_client.authority_connection import AuthorityConnection, Challenge
 from mksearch_client.profile import Profile
 
-__all__ = ["agree_on_token", "collect_key", "deal_to_servers"]
+__all__ = ["agree_on_token", "collect_key", "deal_to_servers", "next_generation"]
+
+
+#: Dealings that may have been given up since the one that is known.
+_ABANDONED_MAX = 1 << 20
+
+
+def next_generation(challenges: Mapping[int, Challenge], known: int) -> int:
+    """Return the number of the next dealing: above every one that a server holds.
+
+    Args:
+        challenges: of the servers.
+        known: generation of the verification keys that the owner signed last, 0 for none.
+
+    Raises:
+        FormatError: a server claims one that nobody can have dealt; numbers would run out.
+    """
+    for server, challenge in challenges.items():
+        if challenge.generation > known + _ABANDONED_MAX:
+            raise FormatError(
+                f"server {server} says that it holds a share of generation "
+                f"{challenge.generation}, and the last that was signed is {known}",
+                cure="have its operator look; without it the authority cannot be dealt",
+                server=server,
+            )
+    return 1 + max(challenge.generation for challenge in challenges.values())
 
 
 def deal_to_servers(
@@ -73,7 +98,10 @@ def deal_to_servers(
             except MksearchError as error:
                 errors[server] = error
         _require_all(errors, len(connections))
-        generation = 1 + max(challenge.generation for challenge in challenges.values())
+        seen = profile.highest_seen()
+        access = None if seen is None else seen.manifest.access
+        known = None if access is None else access.verification_keys
+        generation = next_generation(challenges, 0 if known is None else known.generation)
         shares, verification = deal(parameters, master, profile.quorum, generation, random)
         for share in shares:
             asked = challenges[share.server]

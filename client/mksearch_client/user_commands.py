@@ -46,7 +46,8 @@ def init(
         )
         return
     out(f"send {folder / 'user-key'} to the admin of {user.name}; it holds no secret")
-    out("with the credential that comes back: mksearch user enrol --credential FILE")
+    enrol_with = f"mksearch user enrol --credential FILE --profile {folder}"
+    out(f"with the credential that comes back: {enrol_with}")
 
 
 @app.command(epilog="Example: mksearch user keygen --profile alice")
@@ -101,7 +102,8 @@ def enrol(
         print_json(found.to_json())
         return
     _show(found)
-    _out('search with: mksearch search "WORDS"')
+    # Named, for without it the default profile would search, which may be the owner's.
+    _out(f'search with: mksearch search "WORDS" --profile {user.profile.folder}')
 
 
 @app.command(epilog="Example: mksearch user whoami")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mksearch.access.keys import AuthorityShare, PublicParameters, VerificationKeys
 from mksearch.codec import decode_cbor, encode_cbor, require_map
@@ -150,7 +150,7 @@ class TokenClaim:
         attributes: that the key is to have, as printed, ascending; none asks which it may have.
     """
 
-    id_token: str
+    id_token: str = field(repr=False)
     attributes: tuple[str, ...] = ()
 
     def message(self) -> bytes:

@@ -515,7 +515,8 @@ class SignedManifest:
         """Prove that this version may follow ``seen`` (refusal 7.6).
 
         Raises:
-            ManifestStale: older, equal in number but different, or not chained to ``seen``.
+            ManifestStale: older, equal in number but different, not chained to ``seen``, or of an
+                older epoch.
         """
         version, highest = self.manifest.version, seen.manifest.version
         if version < highest:
@@ -530,6 +531,12 @@ class SignedManifest:
             )
         if version == highest + 1 and self.manifest.previous != seen.hash:
             raise ManifestStale(f"version {version} does not follow from version {highest}")
+        before, after = seen.manifest.access, self.manifest.access
+        if before is not None and (after is None or after.epoch < before.epoch):
+            raise ManifestStale(
+                f"version {version} goes back behind epoch {before.epoch}, which was seen before",
+                cure="the owner published from an old profile; ask the owner",
+            )
 
     def require_current(self, now_s: int) -> None:
         """Prove that the manifest has not expired at ``now_s``, Unix seconds (refusal 7.7).

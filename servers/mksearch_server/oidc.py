@@ -5,6 +5,7 @@ The only module that imports joserfc.  Nothing of a token is kept or logged.
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -197,8 +198,9 @@ def _key_of(entry: dict[str, Any]) -> _Key | None:
 
 
 def _bits(text: str) -> int:
-    """Return about how many bits a number in base64url has."""
-    return 6 * len(text.rstrip("="))
+    """Return how many bits a number in base64url has, without leading zeros."""
+    padded = text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
+    return int.from_bytes(base64.urlsafe_b64decode(padded), "big").bit_length()
 
 
 class TokenReader:

@@ -68,7 +68,7 @@ def test_a_server_that_lacks_the_objects_stays_behind(
         other.write_text('{"_id": "new", "text": "entirely new words about rockets"}\n')
         with Owner(collection.profile) as owner:
             owner.publish([other], delete_missing=True)
-        collection.fleet[3].start()
+        collection.fleet[3].restart()
 
         found = searcher.search("rockets", K)
 

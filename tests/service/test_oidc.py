@@ -743,9 +743,7 @@ def test_one_server_that_maps_differently_is_left_out(
     assert not [label for label in labels if b"248289761001" in label]
 
 
-def test_servers_without_an_issuer_take_no_tokens(
-    stage: GrpcStage, shared_issuer: Issuer
-) -> None:
+def test_servers_without_an_issuer_take_no_tokens(stage: GrpcStage, shared_issuer: Issuer) -> None:
     for server in stage.servers.values():
         server.runtime.authority._tokens = None
     user, credential = admitted(stage, "no-issuer", "role:analyst")

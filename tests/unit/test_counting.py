@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,6 +95,20 @@ def test_an_error_while_reading_ends_the_workers(
         count_documents(ENGLISH, torn(), n_workers=2)
     assert len(made) == 2
     assert all(worker._process.poll() is not None for worker in made)
+
+
+def test_modules_in_the_current_folder_are_not_run_by_workers(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that is published may hold anything, under any name."""
+    for name in ("numpy.py", "typing.py", "mksearch_client.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+
+    found = count_documents(ENGLISH, iter(texts), n_workers=2)
+
+    require_equal(found, count_corpus(ENGLISH, texts))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_counters_of_a_corpus_may_know_different_words() -> None:
