@@ -182,6 +182,7 @@ class _Repair:
         t = self._used.quorum.collusion_bound
         masks, self._points = deal_masks(self._parameters, t, self._target, helpers, self._random)
         mask_of = dict(zip(helpers, masks, strict=True))
+        point_of = dict(zip(helpers, self._points, strict=True))
 
         def ask(helper: int) -> bytes:
             asked = self._challenges[helper]
@@ -194,6 +195,7 @@ class _Repair:
                 self._target,
                 self._challenges[self._target].sealing_key,
                 self._name,
+                point_of[helper],
             )
             signed = SignedOrder.sign(order, self._profile.keys.signing)
             mask = mask_of[helper].reveal()

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from mksearch.access.authority_messages import CHALLENGE_BYTES
-from mksearch.access.keys import AUTHORITY_BYTES, PublicParameters, VerificationKeys
+from mksearch.access.keys import AUTHORITY_BYTES, PublicParameters, VerificationKeys, reveal_scalar
 from mksearch.access.pairing import BLS12_381, G2
 from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
+from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey, verify
 from mksearch.crypto.user_key import UserKey
 from mksearch.errors import FormatError, MksearchError
@@ -180,6 +181,7 @@ class HelpOrder:
         target: the server that lost its share.
         sealing_key: of that server.
         repair: names this repair, 16 bytes.
+        mask: ``g2^b(j)`` of the helper: what is sealed to it counts only if it is this one's.
     """
 
     LABEL: ClassVar[bytes] = labels.REPAIR_HELP
@@ -193,6 +195,7 @@ class HelpOrder:
     target: int
     sealing_key: UserKey
     repair: bytes
+    mask: G2
 
     def encode(self) -> bytes:
         """Return the body, which is signed."""
@@ -206,6 +209,7 @@ class HelpOrder:
                 "target": self.target,
                 "sealing_key": self.sealing_key.encode(),
                 "repair": self.repair,
+                "mask": self.mask.encode(),
             }
         )
 
@@ -217,12 +221,26 @@ class HelpOrder:
             FormatError: not canonical.
         """
         more: dict[str, type] = {"authority": bytes, "generation": int, "target": int}
-        fields = _read(body, more | {"sealing_key": bytes, "repair": bytes}, cls.WHAT)
+        more |= {"sealing_key": bytes, "repair": bytes, "mask": bytes}
+        fields = _read(body, more, cls.WHAT)
         if len(fields["authority"]) != AUTHORITY_BYTES:
             raise FormatError(f"{cls.WHAT}: authority has not {AUTHORITY_BYTES} bytes")
         if not 1 <= fields["target"] <= 255:
             raise FormatError(f"{cls.WHAT}: there is no server {fields['target']}")
-        return cls(**fields | {"sealing_key": UserKey.decode(fields["sealing_key"])})
+        sealing_key = UserKey.decode(fields["sealing_key"])
+        mask = _point(fields["mask"], cls.WHAT)
+        return cls(**fields | {"sealing_key": sealing_key, "mask": mask})
+
+    def require_mask(self, value: SecretKey) -> None:
+        """Prove that a mask is the one that the owner drew (13.6.7).
+
+        Whoever knew a mask would read the share that it hides, once the target opens the part.
+
+        Raises:
+            FormatError: it is not.
+        """
+        if BLS12_381.g2 ** reveal_scalar(value) != self.mask:
+            raise FormatError("a mask came that is not the one in the owner's order")
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,9 @@ class ShareKeeper:
         if parameters is None:
             raise StorageError("this server has no share of the collection's authority")
         opened = self.sealing.open(MASK_PURPOSE, signed.hash, sealed, what)
-        shown = masked(parameters, share, read_scalar(opened, parameters.group.order, what))
+        mask = read_scalar(opened, parameters.group.order, what)
+        order.require_mask(mask)
+        shown = masked(parameters, share, mask)
         context = part_context(order.repair, order.generation, order.target, self._server)
         part = order.sealing_key.seal(PART_PURPOSE, context, shown.reveal())
         return part, self._signing.sign(labels.REPAIR_PART, part_message(signed.hash, part))

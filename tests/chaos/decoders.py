@@ -457,6 +457,7 @@ def _sealed_targets(
     stored = SegmentReader(np.frombuffer(segment, np.uint8)).slots()
     own = np.ascontiguousarray(stored[slots.physical(3)]).tobytes()
     part = slots.open_part(3, 0, np.frombuffer(own, np.uint16))
+
     def one_slot(data: bytes) -> object:
         elements = np.frombuffer(data[: len(data) // 2 * 2], np.uint16)
         return slots.open_part(3, 0, elements)
@@ -509,12 +510,8 @@ def _sealed_targets(
             mutate_bytes,
             _covers(Aead.open),
         ),
-        Target(
-            "record slot", one_slot, [own], mutate_bytes, _covers(SlotReader.open_part)
-        ),
-        Target(
-            "record slots", whole, [both], mutate_bytes, _covers(read_records)
-        ),
+        Target("record slot", one_slot, [own], mutate_bytes, _covers(SlotReader.open_part)),
+        Target("record slots", whole, [both], mutate_bytes, _covers(read_records)),
         Target(
             "record frame",
             slots.parse_frame,
@@ -705,7 +702,9 @@ def _refresh_targets() -> list[Target]:
     collection, challenge, repair = random.bytes(16), random.bytes(32), random.bytes(16)
     key = Identity(SecretKey(random.bytes(32))).public
     refresh = RefreshOrder(collection, 1, challenge, 1, parameters, fresh)
-    helping = HelpOrder(collection, 2, challenge, parameters.authority, 1, 1, key, repair)
+    helping = HelpOrder(
+        collection, 2, challenge, parameters.authority, 1, 1, key, repair, points[0]
+    )
     mending = RepairOrder(
         collection, 1, challenge, parameters, shared.verification, repair, (2, 3), points
     )
@@ -855,9 +854,7 @@ def _wire_targets() -> list[Target]:
         ScoreAnswer(bytes(16), sums), bytes(64)
     )]  # fmt: skip
     slots = np.arange(5 * 40, dtype=np.uint16).reshape(5, 40)
-    records = [
-        m.SerializeToString() for m in convert.record_answer_messages(RecordAnswer(slots))
-    ]
+    records = [m.SerializeToString() for m in convert.record_answer_messages(RecordAnswer(slots))]
     asked = [m.SerializeToString() for m in convert.score_request_messages(
         ScoreRequest(
             bytes(16), 1, bytes(32), 0, np.zeros((2, 30), np.uint16), ticket=Ticket(9, bytes(64))
@@ -983,4 +980,3 @@ def _json(source: Random, samples: Sequence[bytes]) -> bytes:
         (None, True, -1, 0, 1 << 80, 1.5, "", "x", "00" * 31, [], {}, [[]], "127.0.0.1:0")
     )
     return json.dumps(value).encode()
-

@@ -195,9 +195,7 @@ def test_a_missed_limit_fails_the_run_and_a_kept_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for value, failed in ((3.0, True), (2.0, False)):
-        done = run(
-            tmp_path, monkeypatch, lambda _b, v=value: PartResult([figure(v, limit=2.0)])
-        )
+        done = run(tmp_path, monkeypatch, lambda _b, v=value: PartResult([figure(v, limit=2.0)]))
         assert report.has_failed({"parts": {"some": done}}) is failed
 
 

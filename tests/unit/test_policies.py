@@ -353,9 +353,7 @@ def test_a_comparison_at_the_edges_is_what_arithmetic_says(sign: str) -> None:
             check_comparison(sign, value, bound)
 
 
-@given(
-    st.sampled_from(sorted(SIGNS)), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)
-)
+@given(st.sampled_from(sorted(SIGNS)), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_a_comparison_is_what_arithmetic_says(sign: str, value: int, bound: int) -> None:
     check_comparison(sign, value, bound)
 

@@ -137,9 +137,7 @@ def test_any_t_plus_1_helpers_repair_any_share(quorum: Quorum) -> None:
         others = [share for share in shares if share.server != target]
         for chosen in list(combinations(others, quorum.threshold))[:6]:
             helpers = [share.server for share in chosen]
-            masks, points = deal_masks(
-                PARAMETERS, quorum.collusion_bound, target, helpers, RANDOM
-            )
+            masks, points = deal_masks(PARAMETERS, quorum.collusion_bound, target, helpers, RANDOM)
             parts = [masked(PARAMETERS, s, m).reveal() for s, m in zip(chosen, masks, strict=True)]
             share = repaired(PARAMETERS, keys, target, helpers, points, parts)
             assert share.encode() == shares[target - 1].encode()
@@ -280,6 +278,7 @@ class Holders:
             target,
             self.keepers[target].sealing.public,
             b"this repair 16 b",
+            PARAMETERS.group.g2 ** reveal_scalar(mask),
         )
         signed = SignedOrder.sign(replace(order, **fields), owner)
         keeper = self.keepers[helper]
@@ -298,9 +297,7 @@ class Holders:
             points,
         )
 
-    def repair(
-        self, order: RepairOrder, parts: list[bytes], *, owner: SigningKey = OWNER
-    ) -> int:
+    def repair(self, order: RepairOrder, parts: list[bytes], *, owner: SigningKey = OWNER) -> int:
         signed = SignedOrder.sign(order, owner)
         keeper = self.keepers[order.server]
         return keeper.repair(signed.body, signed.signature, parts, CLAIM)
@@ -524,7 +521,7 @@ def _orders(holders: Holders) -> tuple[Order, ...]:
     identity = Identity(SecretKey(b"i" * 32)).public
     return (
         RefreshOrder(COLLECTION, 1, bytes(32), 1, PARAMETERS, fresh),
-        HelpOrder(COLLECTION, 2, bytes(32), bytes(32), 1, 1, identity, bytes(16)),
+        HelpOrder(COLLECTION, 2, bytes(32), bytes(32), 1, 1, identity, bytes(16), points[0]),
         holders.repair_order(1, (2, 3), points),
     )
 
@@ -615,3 +612,11 @@ def test_a_key_is_found_until_another_takes_its_place(tmp_path: Path) -> None:
         with pytest.raises(StorageError):
             keys.find(name)
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_helper_refuses_a_mask_that_somebody_else_put_in(holders: Holders) -> None:
+    """Whoever knows a mask reads the helper's share off the part that the target opens."""
+    masks, points = deal_masks(PARAMETERS, 1, 1, (2, 3), RANDOM)
+
+    with pytest.raises(FormatError, match="not the one in the owner's order"):
+        holders.help(2, 1, masks[1], mask=points[0])
