@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
 
 from mksearch.access.authority_messages import (
     CHALLENGE_BYTES,
@@ -95,10 +98,7 @@ class AuthorityConnection(GrpcConnection):
         request = authority_pb2.InstallShareRequest(
             body=signed.body, signature=signed.signature, sealed=sealed
         )
-        answer = self._call(
-            lambda: self._one(self._authority.InstallShare(request, timeout=self._timeout_s))
-        )
-        self._require_took(answer.generation, signed.order.verification.generation)
+        self._give(self._authority.InstallShare, request, signed.order.verification.generation)
 
     def refresh_share(self, signed: SignedOrder[RefreshOrder], sealed: bytes) -> None:
         """Hand the server its part of zero.
@@ -109,10 +109,7 @@ class AuthorityConnection(GrpcConnection):
         request = authority_pb2.RefreshShareRequest(
             body=signed.body, signature=signed.signature, sealed=sealed
         )
-        answer = self._call(
-            lambda: self._one(self._authority.RefreshShare(request, timeout=self._timeout_s))
-        )
-        self._require_took(answer.generation, signed.order.verification.generation)
+        self._give(self._authority.RefreshShare, request, signed.order.verification.generation)
 
     def help_repair(self, signed: SignedOrder[HelpOrder], sealed: bytes) -> bytes:
         """Return this server's masked share, sealed to the server that lost its own.
@@ -142,15 +139,13 @@ class AuthorityConnection(GrpcConnection):
         request = authority_pb2.RepairShareRequest(
             body=signed.body, signature=signed.signature, parts=parts
         )
-        answer = self._call(
-            lambda: self._one(self._authority.RepairShare(request, timeout=self._timeout_s))
-        )
-        self._require_took(answer.generation, signed.order.verification.generation)
+        self._give(self._authority.RepairShare, request, signed.order.verification.generation)
 
-    def _require_took(self, generation: int, wanted: int) -> None:
-        if generation != wanted:
+    def _give(self, method: Callable[..., Any], request: Message, wanted: int) -> None:
+        answer = self._call(lambda: self._one(method(request, timeout=self._timeout_s)))
+        if answer.generation != wanted:
             raise FormatError(
-                f"server {self.server} took a share of generation {generation}, not {wanted}"
+                f"server {self.server} took a share of generation {answer.generation}, not {wanted}"
             )
 
     def issue_partial(
