@@ -141,6 +141,7 @@ class GrpcConnection:
         server: its id.
         address: HOST:PORT.
         n_busy: answers that told this client to come back later.
+        is_lost: the last call found no server.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class GrpcConnection:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.n_busy = 0
+        self.is_lost = False
         self._started_s: list[float] = []
         self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
         self._server_key = server_key
@@ -231,8 +233,9 @@ class GrpcConnection:
 
     def _call(self, work: Callable[[], _T]) -> _T:
         try:
-            return work()
+            answer = work()
         except grpc.RpcError as error:
+            self.is_lost = error.code() in _UNREACHABLE
             raise self._named(error) from None
         except ValueError as error:
             # grpc raises it for a call on a closed channel.
@@ -242,6 +245,8 @@ class GrpcConnection:
         except MksearchError as error:
             error.server = self.server
             raise
+        self.is_lost = False
+        return answer
 
     def _one(self, answer: _T | None) -> _T:
         """Return the answer of a call that has one; gRPC gives None when none came."""

@@ -25,12 +25,17 @@ from mksearch_client.fetching import Connection, first_good, read_object
 from mksearch_client.keyring import EnrolledRing, KeyRing, OwnerRing
 from mksearch_client.opening import OpenVersion
 from mksearch_client.profile import Profile, is_user_profile
-from mksearch_client.profile_folder import ProfileFolder, default_profile, read_passphrase
+from mksearch_client.profile_folder import (
+    ProfileFolder,
+    ServerEntry,
+    default_profile,
+    read_passphrase,
+)
 from mksearch_client.result import SearchResult
 from mksearch_client.user import User
 from mksearch_client.user_profile import UserProfile
 
-__all__ = ["Searcher", "connect"]
+__all__ = ["Searcher", "connect", "connect_to"]
 
 _T = TypeVar("_T")
 #: Servers go over to a version one after another, each in a moment (in seconds, where it lists
@@ -43,13 +48,14 @@ _EPOCHS_MAX = 8
 
 def connect(profile: ProfileFolder, timeout_s: float = 10.0) -> dict[int, GrpcConnection]:
     """Return a connection to every server of ``profile``."""
-    random = SystemRandom()
-    return {
-        server.id: GrpcConnection(
-            server.id, server.address, server.key, random, timeout_s=timeout_s
-        )
-        for server in profile.servers.values()
-    }
+    return {server.id: connect_to(server, timeout_s) for server in profile.servers.values()}
+
+
+def connect_to(server: ServerEntry, timeout_s: float = 10.0) -> GrpcConnection:
+    """Return a connection to one server of a profile."""
+    return GrpcConnection(
+        server.id, server.address, server.key, SystemRandom(), timeout_s=timeout_s
+    )
 
 
 def _ring(profile: UserProfile) -> EnrolledRing:

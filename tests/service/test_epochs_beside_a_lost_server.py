@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,19 @@ def test_a_rotation_beside_a_lost_server_encrypts_every_group_anew(office: Offic
     with Owner(office.owner.profile) as owner:
         owner.renew()
         assert not owner.behind
+    assert set(office.owner.verify().values()) == {"ok"}
+
+
+def test_a_server_that_is_back_is_found_at_once(office: Office) -> None:
+    office.fleet[3].kill()
+    last_s = time.monotonic() + 3
+    while time.monotonic() < last_s:
+        # Every failure makes gRPC wait longer before it dials again.
+        assert office.owner.status()[1][2].status == "unreachable"
+        time.sleep(0.1)
+
+    office.fleet[3].restart()
+
     assert set(office.owner.verify().values()) == {"ok"}
 
 
