@@ -269,7 +269,7 @@ def _interpolate(parameters: PublicParameters, used: Sequence[PartialKey]) -> At
     keys = [partial.key for partial in used]
 
     def at_zero(points: Sequence[_Source]) -> _Source:
-        return group.multi_power(points, factors)
+        return group.public_product(points, factors)
 
     components = {
         label: at_zero([key.components[label] for key in keys]) for label in keys[0].components

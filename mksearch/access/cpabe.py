@@ -7,9 +7,8 @@ held in place by the signature of what carries it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from mksearch.access.attributes import Attribute, key_labels
 from mksearch.access.issuing import make_key
@@ -29,10 +28,6 @@ from mksearch.params import POLICY_LEAVES_MAX
 __all__ = ["Header", "MasterKey", "decapsulate", "encapsulate", "generate_key", "set_up"]
 
 _MAGIC, _FORMAT = b"MKACCHDR", 1
-#: Above this many bits, powers are cheaper together than one by one.
-_SHORT_BITS = 64
-
-_Source = TypeVar("_Source", G1, G2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,13 +185,12 @@ def decapsulate(
         raise FormatError(
             f"an access header has {len(header.rows)} rows (its policy has {len(program.matrix)})"
         )
-    inverses = {row: group.order - w for row, w in program.coefficients(key.labels).items()}
-    powers = _signed(inverses, group.order)
-    covered = _product([header.rows[row][0] for row in powers], list(powers.values()), group)
+    powers = {row: group.order - w for row, w in program.coefficients(key.labels).items()}
+    covered = group.public_product([header.rows[row][0] for row in powers], list(powers.values()))
     pairs = [(key.k, header.c), (covered, key.l)]
     for row, exponent in powers.items():
         component = key.components[program.row_labels[row]]
-        pairs.append((_power(component, exponent), header.rows[row][1]))
+        pairs.append((group.public_product([component], [exponent]), header.rows[row][1]))
     return _abe_key(parameters, policy, epoch, context, header, group.pair(pairs))
 
 
@@ -214,24 +208,3 @@ def _abe_key(
     return derive(
         SecretKey(sha256(shared.encode())), labels.ACCESS, bound + size + policy.data + context
     )
-
-
-# Coefficients of a policy are public, mostly small, and half of them negative: the shorter way
-# round saves half of what opening costs.  Not for secrets: time tells the size.
-
-
-def _signed(exponents: Mapping[int, int], order: int) -> dict[int, int]:
-    return {row: k if k <= order // 2 else k - order for row, k in exponents.items()}
-
-
-def _power(base: _Source, exponent: int) -> _Source:
-    return base**exponent if exponent >= 0 else base.inverse() ** -exponent
-
-
-def _product(bases: Sequence[G1], exponents: Sequence[int], group: PairingGroup) -> G1:
-    if max(abs(k).bit_length() for k in exponents) > _SHORT_BITS:
-        return group.multi_power(bases, [k % group.order for k in exponents])
-    product = _power(bases[0], exponents[0])
-    for base, exponent in zip(bases[1:], exponents[1:], strict=True):
-        product *= _power(base, exponent)
-    return product

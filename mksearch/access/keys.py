@@ -6,8 +6,9 @@ read, and there is one encoding of everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self
 
 from mksearch.access.attributes import Label, epoch_of, require_labels
@@ -34,6 +35,8 @@ __all__ = [
 
 #: Name of an authority: SHA-256 of its parameters.
 AUTHORITY_BYTES = 32
+#: Hashes of labels that are remembered: two full keys' worth.
+_HASHES_MAX = 4096
 _FORMAT = 1
 _PARAMETERS, _VERIFICATION, _SHARE = b"MKAUTHPP", b"MKAUTHVK", b"MKAUTHSH"
 _PARTIAL, _KEY = b"MKATTRPK", b"MKATTRKY"
@@ -70,16 +73,25 @@ class PublicParameters:
         public: ``B = g2^alpha``.
         group: the groups that both are of.
         authority: id, 32 bytes.
+        hash: ``H(label)``: a point of which nobody knows the logarithm.  Remembered for the labels
+            of late, which are public: a key of many labels is made and checked more than once.
     """
 
     base: G1
     public: G2
     group: PairingGroup = field(default=BLS12_381, repr=False)
     authority: bytes = field(init=False)
+    hash: Callable[[Label], G1] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = sha256(labels.AUTHORITY, b"\0", self.encode())
+        group = self.group
+
+        def hash_label(label: Label) -> G1:
+            return group.hash_to_g1(name + label, _HASH_TAG)
+
         object.__setattr__(self, "authority", name)
+        object.__setattr__(self, "hash", lru_cache(_HASHES_MAX)(hash_label))
 
     def encode(self) -> bytes:
         """Return the file: 156 bytes, public."""
@@ -97,10 +109,6 @@ class PublicParameters:
         public = group.decode_g2(reader.take(group.g2_bytes), f"the public key of {what}")
         reader.finish()
         return cls(base, public, group)
-
-    def hash(self, label: Label) -> G1:
-        """Return ``H(label)``: a point of which nobody knows the logarithm."""
-        return self.group.hash_to_g1(self.authority + label, _HASH_TAG)
 
     def __repr__(self) -> str:
         return f"PublicParameters(authority={self.authority.hex()[:16]}..)"

@@ -69,6 +69,33 @@ def test_many_powers_at_once_are_those_one_by_one(generator: Any, n: int) -> Non
 
     assert GROUP.multi_power(bases, exponents) == expected
     assert GROUP.multi_power([*bases, generator**0], [*exponents, 5]) == expected
+    assert GROUP.public_product(bases, exponents) == expected
+
+
+@pytest.mark.parametrize("generator", [g1, g2], ids=["G1", "G2"])
+@pytest.mark.parametrize(
+    "exponents",
+    [
+        [0],
+        [1],
+        [R - 1],
+        [R // 2],
+        [R // 2 + 1],
+        [2, R - 1],
+        [0, 0],
+        [1 << 64, 1],
+        [3, R - 3, R - 5],
+    ],
+    ids=str,
+)
+def test_a_public_product_is_the_same_by_the_shorter_way_round(
+    generator: Any, exponents: list[int]
+) -> None:
+    bases = [generator ** (7 + n) for n in range(len(exponents))]
+
+    product = GROUP.public_product(bases, exponents)
+
+    assert product == generator ** (sum((7 + n) * k for n, k in enumerate(exponents)) % R)
 
 
 # --- what the library gets wrong, and we do not ---------------------------------------------------
@@ -93,6 +120,9 @@ def test_exponents_out_of_range_are_refused_where_the_library_reduces_them() -> 
                 element**exponent
         with pytest.raises(ParameterError):
             GROUP.multi_power([g1, g1], [1, exponent])
+        for others in ([], [1], [R - 1]):
+            with pytest.raises(ParameterError):
+                GROUP.public_product([g1] * (1 + len(others)), [*others, exponent])
 
 
 def test_unequal_lengths_are_refused_where_the_library_cuts() -> None:
@@ -102,6 +132,8 @@ def test_unequal_lengths_are_refused_where_the_library_cuts() -> None:
     for bases, exponents in (([g1] * 3, [1] * 2), ([g1] * 2, [1] * 3), ([], []), ([g1], [])):
         with pytest.raises(ParameterError):
             GROUP.multi_power(bases, exponents)
+        with pytest.raises(ParameterError):
+            GROUP.public_product(bases, exponents)
     with pytest.raises(ParameterError):
         GROUP.pair([])
 
