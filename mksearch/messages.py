@@ -57,10 +57,12 @@ class ScoreAnswer:
     Attributes:
         query_id: that of the request.
         sums: uint16 (n_vectors, physical rows, tables), below p.
+        signature: of the server over request and answer, 64 bytes; b"" where none came along.
     """
 
     query_id: bytes
     sums: NDArray[np.uint16]
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
@@ -39,7 +39,17 @@ class Servers(Generic[_C]):
         pool: ThreadPoolExecutor,
         *,
         hedge_s: float = 1.0,
+        distrusted: Collection[int] = (),
     ) -> None:
+        """Start a command.
+
+        Args:
+            connections: by id.
+            addresses: for the reports.
+            pool: threads that wait for servers.
+            hedge_s: seconds without an answer after which one more server is asked.
+            distrusted: servers that lied before, asked only where the others are not enough.
+        """
         self.connections = dict(sorted(connections.items()))
         self.reports = {
             server: ServerReport(server, addresses.get(server, "")) for server in self.connections
@@ -47,18 +57,25 @@ class Servers(Generic[_C]):
         self.hedge_s = hedge_s
         self._pool = pool
         self._late: set[int] = set()
+        self._distrusted = distrusted
 
     def usable(self) -> list[int]:
         """Return ids of servers that did nothing wrong so far.
 
-        Those that answered come first, those that are late with an answer last.
+        Those that answered come first, then those that lied in an earlier command, and last those
+        that are late with an answer.
         """
         good = [
             s
             for s, report in self.reports.items()
             if report.status in ("ok", "unused") or s in self._late
         ]
-        return sorted(good, key=lambda s: (s in self._late, self.reports[s].status != "ok", s))
+
+        def rank(server: int) -> tuple[bool, bool, bool, int]:
+            is_silent = self.reports[server].status != "ok"
+            return server in self._late, server in self._distrusted, is_silent, server
+
+        return sorted(good, key=rank)
 
     def start(self, call: Callable[[int], _T], server: int) -> Future[_T]:
         """Ask ``server`` on a thread."""

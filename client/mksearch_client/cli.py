@@ -157,14 +157,21 @@ def card(
 
 @owner_app.command(epilog="Example: mksearch owner verify")
 def verify(
+    evidence: Annotated[
+        list[Path] | None,
+        typer.Option(help="Prove this lie of a server instead, by computing its answer anew."),
+    ] = None,
     profile: ProfileFolderOption = None,
     passphrase_file: PassphraseFile = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Read every byte back from every server and prove it."""
-    from mksearch_client.commands import owner_verify
+    from mksearch_client.commands import owner_judge, owner_verify
 
+    if evidence:
+        owner_judge(profile, passphrase_file, evidence, timeout_s=timeout, as_json=as_json)
+        return
     owner_verify(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
 
 

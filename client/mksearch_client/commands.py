@@ -38,6 +38,7 @@ __all__ = [
     "SearchOptions",
     "owner_card",
     "owner_init",
+    "owner_judge",
     "owner_publish",
     "owner_renew",
     "owner_status",
@@ -218,6 +219,7 @@ def owner_status(
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         signed, servers = owner.status()
         name = owner.profile.name
+        evidence = owner.profile.evidence()
     manifest = None if signed is None else signed.manifest
     fields = {
         "name": name,
@@ -225,6 +227,7 @@ def owner_status(
         "documents": 0 if manifest is None else sum(g.n_docs for g in manifest.groups),
         "expires_at": 0 if manifest is None else manifest.expires_at,
         "servers": [asdict(server) for server in servers],
+        "evidence": [asdict(kept) for kept in evidence],
     }
     if as_json:
         print_json(fields)
@@ -237,6 +240,9 @@ def owner_status(
     for server in servers:
         reason = f": {server.reason}" if server.reason else ""
         out(f"server {server.id} {server.address} {server.status} v{server.version}{reason}")
+    for kept in evidence:
+        day = datetime.fromtimestamp(kept.kept_at, UTC).date()
+        out(f"server {kept.server} lied about version {kept.version} on {day}: {kept.path}")
 
 
 def owner_card(
@@ -271,6 +277,28 @@ def owner_verify(
     if not good:
         silent = all(result == "ok" or result.startswith(UNREACHABLE) for result in found.values())
         raise typer.Exit(1 if silent else 3)
+
+
+def owner_judge(
+    folder: Path | None,
+    passphrase_file: Path | None,
+    evidence: Sequence[Path],
+    *,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Run ``mksearch owner verify --evidence``: code 3 when a lie is proved."""
+    with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
+        verdicts = [(path, owner.judge(path)) for path in evidence]
+    if as_json:
+        print_json({"evidence": [{"path": str(p), **asdict(verdict)} for p, verdict in verdicts]})
+    else:
+        for path, verdict in verdicts:
+            what = "lied" if verdict.is_lie else "did not lie"
+            about = f"server {verdict.server} {what} about version {verdict.version}"
+            out(f"{path}: {about}: {verdict.reason}")
+    if any(verdict.is_lie for _, verdict in verdicts):
+        raise typer.Exit(3)
 
 
 def owner_renew(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
@@ -307,7 +308,7 @@ class GrpcConnection:
             finally:
                 stream.cancel()
             self._require_verifier().score(request, answer, signature)
-            return answer
+            return replace(answer, signature=signature)
 
         return self._ask(work)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mksearch.access.credential_list import decode_credentials
+from mksearch.crypto.evidence import Evidence
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import (
     AnswerRefused,
@@ -18,6 +19,8 @@ from mksearch.errors import (
     ProfileError,
 )
 from mksearch.index.document import StoredDocument
+from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.query.ranking import Ranking
 from mksearch_client import searching
 from mksearch_client.asking import Servers
 from mksearch_client.connection import GrpcConnection
@@ -147,6 +150,7 @@ class Searcher(searching.Searcher):
         self._switch_s = min(_SWITCH_S, timeout_s)
         self._attempts: list[Servers[Connection]] = []
         self._is_late = False
+        self._lies: list[str] = []
         super().__init__(
             connections,
             ring,
@@ -160,7 +164,27 @@ class Searcher(searching.Searcher):
             hedge_s=min(1.0, timeout_s / 3),
             on_close=close,
             on_seen=opened.remember,
+            on_lie=self._keep_lie,
         )
+
+    # --- servers that lied
+
+    @property
+    def _distrusted(self) -> set[int]:
+        """Servers that this profile holds evidence against."""
+        return {evidence.server for evidence in self._profile.evidence()}
+
+    def _keep_lie(self, server: int, request: ScoreRequest, answer: ScoreAnswer) -> None:
+        evidence = Evidence(server, self._profile.servers[server].key, request, answer)
+        path = self._profile.keep_evidence(evidence)
+        if path is not None:
+            self._lies.append(
+                f"server {server} lied; what it signed is in {path}, for the owner to prove "
+                "(mksearch owner verify --evidence)"
+            )
+
+    def _warnings(self, ranking: Ranking) -> list[str]:
+        return super()._warnings(ranking) + self._lies
 
     # --- while servers go over to a new version, one after another
 
@@ -180,7 +204,7 @@ class Searcher(searching.Searcher):
         """Do ``work``, again where too few servers have come to the version of the others."""
         last_s = time.monotonic() + self._switch_s
         while True:
-            self._attempts, self._is_late = [], False
+            self._attempts, self._is_late, self._lies = [], False, []
             try:
                 return work()
             except (NotEnoughAnswers, AnswerRefused, CredentialRefused) as error:

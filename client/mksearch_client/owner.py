@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from mksearch.access.policy import parse_policy
+from mksearch.crypto.evidence import Evidence
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import (
+    FormatError,
     InputError,
     MksearchError,
     NotEnoughAnswers,
@@ -26,12 +28,14 @@ from mksearch.index.catalogue import CatalogueEntry, decode_catalogue
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
 from mksearch.index.stream import open_stream
 from mksearch.params import MANIFEST_LIFE_S, Quorum
+from mksearch.scoring.engine import make_engine
 from mksearch.text.analyzers import Analyzer, analyzer_for_language, make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.administration import Administration, load_administration
 from mksearch_client.connection import GrpcConnection, require_loopback
 from mksearch_client.credentials import begin_epoch_if_needed, make_list, require_up_to_date
 from mksearch_client.fleet import Fleet
+from mksearch_client.judging import Verdict, judge
 from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
 from mksearch_client.policy_groups import divide, require_not_elsewhere
@@ -494,6 +498,40 @@ class Owner:
             except MksearchError as error:
                 found[server] = str(error)
         return found
+
+    def judge(self, path: Path) -> Verdict:
+        """Compute anew what a server should have answered, and say whether it lied.
+
+        Args:
+            path: a file of evidence, of this profile or of a user's.
+
+        Raises:
+            InputError: it cannot be read.
+            FormatError: it is no evidence, or not of a server of this collection.
+            VerificationError: the server did not sign it.
+            NotEnoughAnswers: no server has the cells any more.
+        """
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be read ({error.strerror})",
+                cure="name a file that mksearch owner status lists, or that a user sent",
+            ) from None
+        try:
+            evidence = Evidence.decode(data)
+            entry = self.profile.servers.get(evidence.server)
+            if entry is None:
+                raise FormatError(
+                    f"{path} is of server {evidence.server}, which this collection does not have",
+                    cure="use the profile of the collection that it is of",
+                )
+            evidence.require_signed(entry.key)
+        except VerificationError as error:
+            error.cure = error.cure or "get the file again: as it is it proves nothing"
+            raise
+        order = sorted(self._fleet.connections.items(), key=lambda c: c[0] == evidence.server)
+        return judge(evidence, (connection for _, connection in order), make_engine("cpu"))
 
     def renew(self) -> SignedManifest:
         """Sign the newest version again with a later expiry; return it.

@@ -2,7 +2,7 @@
 
 ``keys`` holds the secrets, readable by the owner of the folder alone and sealed with a passphrase
 if there is one; ``profile.json`` holds what is not secret; ``manifest`` is the highest version
-seen; ``cache/`` holds sealed objects as they came.
+seen; ``cache/`` holds sealed objects as they came; ``evidence/`` signed answers that were wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mksearch.codec import ENVELOPE_BYTES, read_envelope, write_envelope
+from mksearch.crypto.evidence import Evidence
+from mksearch.crypto.kdf import sha256
 from mksearch.crypto.passphrase import PassphraseSeal
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import MksearchError, ProfileError, RecordRefused, UnsupportedVersion
@@ -26,6 +28,7 @@ from mksearch.params import Quorum
 
 __all__ = [
     "USER_KEYS_MAGIC",
+    "KeptEvidence",
     "ProfileFolder",
     "SecretFile",
     "ServerEntry",
@@ -39,6 +42,10 @@ __all__ = [
 _PLAIN, _SEALED = b"\x00", b"\x01"
 #: How ``keys`` of a user start; an owner's start otherwise.
 USER_KEYS_MAGIC = b"MKUSRSEC"
+_EVIDENCE = "*-*-*.evidence"
+#: Files of evidence against one server, and bytes of all: more would prove nothing more.
+_EVIDENCE_MAX = 8
+_EVIDENCE_BYTES_MAX = 1 << 28
 
 
 def default_profile() -> Path:
@@ -81,6 +88,23 @@ class ServerEntry:
     id: int
     address: str
     key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEvidence:
+    """Evidence in a profile.
+
+    Attributes:
+        server: that lied.
+        version: of the collection, about which.
+        kept_at: Unix seconds.
+        path: the file.
+    """
+
+    server: int
+    version: int
+    kept_at: int
+    path: str
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -342,6 +366,38 @@ class ProfileFolder:
             write_file(self.folder / "cache" / name.hex(), data)
         except OSError:
             return
+
+    # --- lies ---
+
+    def keep_evidence(self, evidence: Evidence) -> Path | None:
+        """Keep what proves that a server lied; return the file.
+
+        None where enough is kept, or the disk is full: that costs only the proof.
+        """
+        folder = self.folder / "evidence"
+        data = evidence.encode()
+        held = [kept for kept in self.evidence() if kept.server == evidence.server]
+        n_bytes = sum(path.stat().st_size for path in folder.glob(_EVIDENCE))
+        if len(held) >= _EVIDENCE_MAX or n_bytes + len(data) > _EVIDENCE_BYTES_MAX:
+            return None
+        name = f"{evidence.server}-{evidence.request.version}-{sha256(data).hex()[:16]}.evidence"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            write_file(folder / name, data)
+        except OSError:
+            return None
+        return folder / name
+
+    def evidence(self) -> list[KeptEvidence]:
+        """Return what is kept, oldest first; its owner may delete it, and all is forgiven."""
+        found = []
+        for path in (self.folder / "evidence").glob(_EVIDENCE):
+            server, _, rest = path.name.partition("-")
+            version = rest.partition("-")[0]
+            if server.isdecimal() and version.isdecimal():
+                kept_s = int(path.stat().st_mtime)
+                found.append(KeptEvidence(int(server), int(version), kept_s, str(path)))
+        return sorted(found, key=lambda kept: (kept.kept_at, kept.path))
 
     def forget_except(self, names: set[bytes]) -> None:
         """Drop kept objects that ``names`` does not list."""

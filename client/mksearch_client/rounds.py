@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,8 +27,10 @@ from mksearch.query.trapdoor import Question, Trapdoor, make_trapdoor
 from mksearch_client.asking import Asking, Servers
 from mksearch_client.fetching import Connection
 
-__all__ = ["Asked", "SearchRounds"]
+__all__ = ["Asked", "OnLie", "SearchRounds"]
 
+#: Told of a wrong answer: the server, its question, what it signed.
+OnLie = Callable[[int, ScoreRequest, ScoreAnswer], None]
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 #: Groups asked of one server at once.
@@ -49,11 +51,16 @@ class SearchRounds:
     """The rounds of one search."""
 
     def __init__(
-        self, servers: Servers[Connection], random: RandomSource, clock: Callable[[], float]
+        self,
+        servers: Servers[Connection],
+        random: RandomSource,
+        clock: Callable[[], float],
+        on_lie: OnLie,
     ) -> None:
         self._servers = servers
         self._random = random
         self._clock = clock
+        self._on_lie = on_lie
         self.n_rounds = 0
         self.n_vectors = 0
         self.n_slots = 0
@@ -92,16 +99,20 @@ class SearchRounds:
             rows.add(server, answers)
 
         asking = Asking(self._servers, ask, take)
-        while True:
-            enough = self.timed("servers", lambda: asking.until(rows.n_missing))
-            if not enough:
-                have = quorum.threshold - rows.n_missing()
-                raise self._servers.refusal("sums", have, quorum.threshold)
-            is_done = self.timed("check", rows.combine)
-            for server in rows.liars:
-                self._servers.mark(server, "lied", "its answer fails the check rows")
-            if is_done:
-                return rows.sources()
+        try:
+            while True:
+                enough = self.timed("servers", lambda: asking.until(rows.n_missing))
+                if not enough:
+                    have = quorum.threshold - rows.n_missing()
+                    raise self._servers.refusal("sums", have, quorum.threshold)
+                is_done = self.timed("check", rows.combine)
+                for server in rows.liars:
+                    self._servers.mark(server, "lied", "its answer fails the check rows")
+                if is_done:
+                    return rows.sources()
+        finally:
+            for server, request, answer in rows.lies():
+                self._on_lie(server, request, answer)
 
     def read(self, ranking: Ranking, sources: Sequence[Source], version: int) -> None:
         """Feed ``ranking`` until its hits are proved."""
@@ -177,6 +188,7 @@ class _AllRows:
             for one, trapdoor in zip(asked, trapdoors, strict=True)
         ]
         self._sums: dict[int, Sums] = {}
+        self._answers: dict[tuple[int, int], ScoreAnswer] = {}
 
     @property
     def n_vectors(self) -> int:
@@ -207,8 +219,18 @@ class _AllRows:
 
     def add(self, server: int, answers: Sequence[ScoreAnswer]) -> None:
         """Take what a server answered for each segment; raise FormatError for a wrong one."""
+        for number, answer in enumerate(answers):
+            self._answers[number, server] = answer
         for attempt, answer in zip(self._attempts, answers, strict=True):
             attempt.add(server, answer)
+
+    def lies(self) -> Iterator[tuple[int, ScoreRequest, ScoreAnswer]]:
+        """Yield signed answers that were proved wrong, with server and question."""
+        for number, attempt in enumerate(self._attempts):
+            for server in attempt.liars:
+                answer = self._answers[number, server]
+                if answer.signature:
+                    yield server, attempt.request(server), answer
 
     def combine(self) -> bool:
         """Prove what there is; return whether that is everything."""

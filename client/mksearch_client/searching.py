@@ -7,7 +7,7 @@ failure -> proved sums -> bounds -> records by falling bound from any server -> 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
@@ -30,7 +30,7 @@ from mksearch_client.fetching import Cache, Connection, NoCache, first_good, rea
 from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.result import SearchHit, SearchResult
-from mksearch_client.rounds import Asked, SearchRounds
+from mksearch_client.rounds import Asked, OnLie, SearchRounds
 from mksearch_client.versions import newest_manifest
 
 __all__ = ["Cache", "Connection", "Searcher"]
@@ -60,6 +60,7 @@ class Searcher:
         hedge_s: float = 1.0,
         on_close: Callable[[], None] | None = None,
         on_seen: Callable[[SignedManifest], None] | None = None,
+        on_lie: OnLie | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent before the first question.
 
@@ -76,6 +77,7 @@ class Searcher:
             hedge_s: seconds without an answer after which one more server is asked.
             on_close: lets go of the connections.
             on_seen: told of every newer version, to remember it.
+            on_lie: told of every wrong answer that a server signed.
         """
         self._connections = connections
         self._addresses = addresses or {}
@@ -90,6 +92,7 @@ class Searcher:
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
+        self._on_lie = on_lie or (lambda _server, _request, _answer: None)
         self._last: Servers[Connection] | None = None
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
 
@@ -111,7 +114,18 @@ class Searcher:
         return [s for s, report in reports.items() if report.status in ("stale", "refused")]
 
     def _start(self) -> Servers[Connection]:
-        return Servers(self._connections, self._addresses, self._pool, hedge_s=self._hedge_s)
+        return Servers(
+            self._connections,
+            self._addresses,
+            self._pool,
+            hedge_s=self._hedge_s,
+            distrusted=self._distrusted,
+        )
+
+    @property
+    def _distrusted(self) -> Collection[int]:
+        """Servers that lied before."""
+        return ()
 
     @property
     def seen(self) -> SignedManifest | None:
@@ -200,7 +214,7 @@ class Searcher:
         started = time.perf_counter()
         servers = self._start()
         self._last = servers
-        run = SearchRounds(servers, self._random, self._clock)
+        run = SearchRounds(servers, self._random, self._clock, self._on_lie)
         opened = run.timed("manifest", lambda: self._open(servers))
         quorum = opened.signed.manifest.quorum
         version = opened.signed.manifest.version

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mksearch.codec import (
+    ENVELOPE_BYTES,
+    decode_cbor,
+    encode_cbor,
+    read_envelope,
+    require_map,
+    write_envelope,
+)
 from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
-from mksearch.crypto.signature import SigningKey, verify
+from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
 from mksearch.crypto.tickets import request_hash
+from mksearch.errors import FormatError
 from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.params import KEY_BYTES, N_SERVERS_MAX, VECTOR_CLASSES, P
 
-__all__ = ["NONCE_BYTES", "AnswerSigner", "AnswerVerifier"]
+__all__ = ["NONCE_BYTES", "AnswerSigner", "AnswerVerifier", "Evidence"]
 
 NONCE_BYTES = 16
+_MAGIC, _FORMAT = b"MKEVIDNC", 1
+_FIELDS: dict[str, type] = {
+    "server": int,
+    "server_key": bytes,
+    "query_id": bytes,
+    "version": int,
+    "segment": bytes,
+    "level": int,
+    "n_vectors": int,
+    "shares": bytes,
+    "n_rows": int,
+    "n_tables": int,
+    "sums": bytes,
+    "signature": bytes,
+}
+_LENGTHS = {"server_key": KEY_BYTES, "query_id": 16, "segment": 32, "signature": SIGNATURE_BYTES}
+_TABLES_MAX = 255
 
 
 def _u32(value: int) -> bytes:
@@ -117,3 +149,102 @@ class AnswerVerifier:
         self._verify(
             _challenge_message(nonce, server, challenge, sealing_key, generation), signature
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """A score answer that a server signed, and what it answers: who has the segment can judge it.
+
+    Attributes:
+        server: its id.
+        server_key: its Ed25519 public key, 32 bytes.
+        request: the server's share of a query; ``answer_shape`` and ``ticket`` are no part of it.
+        answer: what it signed.
+    """
+
+    server: int
+    server_key: bytes
+    request: ScoreRequest
+    answer: ScoreAnswer
+
+    def encode(self) -> bytes:
+        """Return the file (section 10)."""
+        n_vectors, n_rows, n_tables = self.answer.sums.shape
+        fields = {
+            "server": self.server,
+            "server_key": self.server_key,
+            "query_id": self.request.query_id,
+            "version": self.request.version,
+            "segment": self.request.segment,
+            "level": self.request.level,
+            "n_vectors": n_vectors,
+            "shares": self.request.shares.astype("<u2", copy=False).tobytes(),
+            "n_rows": n_rows,
+            "n_tables": n_tables,
+            "sums": self.answer.sums.astype("<u2", copy=False).tobytes(),
+            "signature": self.answer.signature,
+        }
+        return write_envelope(_MAGIC, _FORMAT) + encode_cbor(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Evidence:
+        """Read the file; ``require_signed`` comes next.
+
+        Raises:
+            FormatError: it is no evidence.
+            UnsupportedVersion: of a later format.
+        """
+        what = "a file of evidence"
+        read_envelope(data, _MAGIC, _FORMAT, what)
+        fields = require_map(decode_cbor(data[ENVELOPE_BYTES:], what), _FIELDS, what)
+        for name, length in _LENGTHS.items():
+            if len(fields[name]) != length:
+                raise FormatError(f"{what}: {name} has {len(fields[name])} bytes (need {length})")
+        shape = (fields["n_vectors"], fields["n_rows"], fields["n_tables"])
+        in_range = (
+            1 <= fields["server"] <= N_SERVERS_MAX
+            and fields["version"] >= 1
+            and fields["level"] < 1 << 32
+            and shape[0] in VECTOR_CLASSES
+            and shape[1] < 1 << 32
+            and 1 <= shape[2] <= _TABLES_MAX
+        )
+        if not in_range:
+            raise FormatError(f"{what} has a number out of range")
+        n_bytes = 2 * shape[0] * shape[1] * shape[2]
+        if len(fields["sums"]) != n_bytes:
+            raise FormatError(f"{what} has sums of {len(fields['sums'])} bytes (need {n_bytes})")
+        request = ScoreRequest(
+            fields["query_id"],
+            fields["version"],
+            fields["segment"],
+            fields["level"],
+            _shares(fields["shares"], shape[0], what),
+        )
+        sums = np.frombuffer(fields["sums"], "<u2").reshape(shape)
+        answer = ScoreAnswer(fields["query_id"], sums, fields["signature"])
+        return cls(fields["server"], fields["server_key"], request, answer)
+
+    def require_signed(self, pinned: bytes) -> None:
+        """Prove that the server whose key was pinned said this.
+
+        Raises:
+            FormatError: it is of a server with another key.
+            VerificationError: the server did not sign it.
+        """
+        if self.server_key != pinned:
+            raise FormatError(
+                f"the evidence is of a server {self.server} with another key than the pinned one",
+                cure="use the profile of the collection that it is of",
+            )
+        verifier = AnswerVerifier(self.server, pinned)
+        verifier.score(self.request, self.answer, self.answer.signature)
+
+
+def _shares(data: bytes, n_vectors: int, what: str) -> NDArray[np.uint16]:
+    if not data or len(data) % (2 * n_vectors):
+        raise FormatError(f"{what} has shares of {len(data)} bytes for {n_vectors} vectors")
+    shares = np.frombuffer(data, "<u2").reshape(n_vectors, -1)
+    if int(shares.max()) >= P:
+        raise FormatError(f"{what} has a share out of range")
+    return shares

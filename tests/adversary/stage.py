@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,8 +141,7 @@ class Stage:
 
     def profile(self, folder: Path) -> Profile:
         """Write an owner's profile of the collection."""
-        random = SystemRandom()
-        Profile.create_keys(folder, random, None)
+        shutil.copytree(self.folder / "keys", folder)
         servers = {
             server: ServerEntry(server, liar.address, liar.signer.public)
             for server, liar in self.servers.items()
@@ -195,7 +195,7 @@ def lying_stage(
 ) -> Iterator[Stage]:
     """Run three servers that serve version 2 of ``documents`` and could tell every lie."""
     random = SystemRandom()
-    keys = OwnerKeys.generate(random)
+    keys = Profile.create_keys(folder / "keys", random, None)
     old = _prepare(keys, folder / "old", documents)
     new = _prepare(keys, folder / "new", documents, old.signed)
     rival = _prepare(keys, folder / "rival", documents, old.signed)

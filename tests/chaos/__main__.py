@@ -12,6 +12,7 @@ import secrets
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def _mutations(folder: Path, options: argparse.Namespace) -> int:
 
     n_violations = n_tried = 0
     for target in make_targets(folder):
-        report = mutate_target(target, options.mutations, options.seed)
+        even = replace(target, slowness=1) if options.evenly else target
+        report = mutate_target(even, options.mutations, options.seed)
         print("\n".join(report.lines()), flush=True)
         n_violations += len(report.violations)
         n_tried += report.n_tried
@@ -89,6 +91,7 @@ def main() -> int:
         default=int(os.environ.get("MKSEARCH_MUTATIONS", "100000")),
         help="changed bytes for every decoder and every call; slow ones get fewer",
     )
+    add("--evenly", action="store_true", help="slow decoders get as many bytes as the others")
     add("--clients", type=int, default=64, help="clients at once")
     add("--seconds", type=float, default=120.0, help="how long they search")
     add("--max-waiting", type=int, default=4, help="requests that may wait in a server")

@@ -58,6 +58,7 @@ from mksearch.access.share_keeping import read_scalar
 from mksearch.crypto import labels
 from mksearch.crypto.aead import Aead
 from mksearch.crypto.bundle import KeyBundle
+from mksearch.crypto.evidence import Evidence
 from mksearch.crypto.identity import Identity
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.passphrase import PassphraseSeal
@@ -886,7 +887,13 @@ def _wire_targets() -> list[Target]:
             gathering.add(message.shares)
         return None if head is None else convert.score_request(head, gathering.elements((2, 30)))
 
+    asker = ScoreRequest(bytes(16), 1, bytes(32), 0, np.arange(60, dtype=np.uint16).reshape(2, 30))
+    evidence = Evidence(2, bytes(32), asker, ScoreAnswer(bytes(16), sums, bytes(64)))
     return [
+        Target(
+            "evidence", Evidence.decode, [evidence.encode()], _behind(12, mutate_cbor),
+            _covers(Evidence.decode), Evidence.encode,
+        ),
         Target(
             "score answer", lambda data: convert.score_answer(split_scores(data), (2, 64, 3)),
             score_samples, change_scores, _covers(convert.score_answer),
