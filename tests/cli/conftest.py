@@ -137,6 +137,10 @@ class Collection:
                     file.seek(offset)
                     file.write(bytes([byte ^ 1]))
 
+    def forgive(self) -> None:
+        """Delete the evidence against servers."""
+        shutil.rmtree(self.folder / "evidence", ignore_errors=True)
+
 
 def _secrets(profile: Profile, fleet: Fleet) -> list[bytes]:
     master = profile.keys.master.reveal()

@@ -426,7 +426,8 @@ def test_an_unknown_document_ends_with_1(shared: Collection, name: str) -> None:
 def test_status_says_what_every_server_serves(collection: Collection) -> None:
     fields = collection("owner", "status", "--json").json
 
-    assert set(fields) == {"name", "version", "documents", "expires_at", "servers"}
+    assert set(fields) == {"name", "version", "documents", "expires_at", "servers", "evidence"}
+    assert fields["evidence"] == []
     assert (fields["name"], fields["documents"]) == ("test", N_DOCS)
     assert [server["status"] for server in fields["servers"]] == ["ok"] * 3
     assert {server["version"] for server in fields["servers"]} == {fields["version"]}
@@ -485,14 +486,21 @@ def test_one_changed_server_is_named_and_the_answer_stands(collection: Collectio
     collection.change(1)
     try:
         done = collection("search", QUERY, "--json")
+        kept = collection("owner", "status", "--json").json["evidence"]
+        again = collection("search", QUERY, "--json")
+        collection.forgive()
         text = collection("search", QUERY)
     finally:
         collection.change(1)
+        collection.forgive()
 
-    assert done.code == text.code == 0
-    assert done.json["hits"] == right
+    assert done.code == text.code == again.code == 0
+    assert done.json["hits"] == again.json["hits"] == right
     assert [server["status"] for server in done.json["servers"]] == ["lied", "ok", "ok"]
+    assert [evidence["server"] for evidence in kept] == [1]
+    assert [server["status"] for server in again.json["servers"]] == ["unused", "ok", "ok"]
     assert f"server 1 {collection.fleet[1].address} lied" in text.err
+    assert "owner verify --evidence" in text.err
 
 
 def test_two_changed_servers_end_with_3_and_no_hit_is_shown(collection: Collection) -> None:
@@ -504,6 +512,7 @@ def test_two_changed_servers_end_with_3_and_no_hit_is_shown(collection: Collecti
     finally:
         for server in (2, 3):
             collection.change(server)
+        collection.forgive()
 
     require_error(text, 3, "servers 2, 3", "no result is shown")
     assert text.out == ""
