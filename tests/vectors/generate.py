@@ -14,11 +14,13 @@ from . import (
     bad_files,
     bad_members,
     bad_search,
+    bad_shares,
     bad_streams,
     good_core,
     good_index,
     good_search,
     members,
+    shares,
     signed,
 )
 from .material import BAD, HERE, Json, render
@@ -40,6 +42,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "access_policy": access.access_policy,
     "access": access.access,
     "members": members.file,
+    "shares": shares.file,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -54,6 +57,7 @@ def bad() -> Mapping[str, Json]:
         **dict(signed.bad()),
         **bad_access.files(),
         **bad_members.files(),
+        **bad_shares.files(),
     }
 
 
