@@ -27,7 +27,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, members, shares, signed, slow
+from . import access, enrolment, members, queries, shares, signed, slow
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -184,6 +184,8 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     **access.FAST,
     **members.FAST,
     **shares.FAST,
+    **enrolment.FAST,
+    **queries.FAST,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -303,5 +305,7 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     **access.SLOW,
     **members.SLOW,
     **shares.SLOW,
+    **enrolment.SLOW,
+    **queries.SLOW,
 }
 """What reads each kind of bad vector with the reference."""

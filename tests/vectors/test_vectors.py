@@ -15,7 +15,7 @@ import pytest
 from mksearch import errors
 from tests.reference.refused import Refused
 
-from . import access, generate, members, readers, shares, signed, slow
+from . import access, enrolment, generate, members, queries, readers, shares, signed, slow
 from .material import BAD, HERE, Json, bad_names, load, render
 
 ROOT = HERE.parents[1]
@@ -26,6 +26,8 @@ CHECKS = {
     "access": access.check_access,
     "members": members.check,
     "shares": shares.check,
+    "enrolment": enrolment.check,
+    "queries": queries.check,
 }
 
 
@@ -63,6 +65,15 @@ def test_a_server_of_the_product_takes_this_order_and_makes_of_it_what_is_writte
     assert shares.fast_order(case) == expected
 
 
+@pytest.mark.parametrize("number", range(len(load("enrolment")["requests"])))
+def test_a_server_of_the_product_answers_this_request_and_a_user_takes_what_is_written(
+    number: int,
+) -> None:
+    told = load("enrolment")["requests"][number]
+    assert enrolment.fast_enrolment({"request": number}).items() <= told.items()
+    enrolment.fast_answer({"request": number})
+
+
 # --- bad vectors ---------------------------------------------------------------------------------
 
 
@@ -93,6 +104,8 @@ def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
     wanted |= {f"12.1.{i}" for i in range(1, 4)} | {f"12.3.{i}" for i in range(1, 10)}
     wanted |= {f"12.4.{i}" for i in range(1, 5)} | {f"12.5.{i}" for i in range(1, 6)}
+    wanted |= {f"13.3.{i}" for i in range(1, 9)} | {f"13.4.{i}" for i in range(1, 5)}
+    wanted |= {"13.5.6", "13.5.7"} | {f"13.7.{i}" for i in range(1, 11)}
     wanted |= {f"13.2.{i}" for i in range(1, 7)} | {f"13.6.{i}" for i in range(1, 12)}
     assert steps == wanted
 
