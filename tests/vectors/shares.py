@@ -312,7 +312,10 @@ def keeper(case: Mapping[str, Any]) -> Iterator[tuple[ShareKeeper, Claim]]:
 
 
 def fast_order(case: Mapping[str, Any]) -> str:
-    """Give an order to the product's server; return what comes out, in hexadecimal."""
+    """Give an order to the product's server; return what comes out, in hexadecimal.
+
+    What a helper shows to a key of nobody comes out as "".
+    """
     body, signature = bytes_of(case["body"]), bytes.fromhex(case["signature"])
     with keeper(case) as (made, claim):
         if case["order"] == "help":
@@ -322,7 +325,9 @@ def fast_order(case: Mapping[str, Any]) -> str:
             verify(key, labels.REPAIR_PART, part_message(order.hash, part), proof, "a part")
             repair, target = order.order.repair, order.order.target
             context = part_context(repair, order.order.generation, target, case["server"])
-            return sealing(target).open(PART_PURPOSE, context, part, "a part").hex()
+            known = {sealing(one).public.id: sealing(one) for one in SERVERS}
+            to = known.get(order.order.sealing_key.id)
+            return "" if to is None else to.open(PART_PURPOSE, context, part, "a part").hex()
         if case["order"] == "repair":
             parts = [bytes_of(part) for part in case["parts"]]
             generation = made.repair(body, signature, parts, claim)
