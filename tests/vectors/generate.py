@@ -11,14 +11,19 @@ from pathlib import Path
 from . import (
     access,
     bad_access,
+    bad_enrolment,
     bad_files,
     bad_members,
     bad_search,
+    bad_shares,
     bad_streams,
+    enrolment,
     good_core,
     good_index,
     good_search,
     members,
+    queries,
+    shares,
     signed,
 )
 from .material import BAD, HERE, Json, render
@@ -40,6 +45,9 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "access_policy": access.access_policy,
     "access": access.access,
     "members": members.file,
+    "shares": shares.file,
+    "enrolment": enrolment.file,
+    "queries": queries.file,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -54,6 +62,9 @@ def bad() -> Mapping[str, Json]:
         **dict(signed.bad()),
         **bad_access.files(),
         **bad_members.files(),
+        **bad_shares.files(),
+        **bad_enrolment.files(),
+        **queries.files(),
     }
 
 

@@ -27,7 +27,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, members, signed, slow
+from . import access, enrolment, members, queries, shares, signed, slow
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -183,6 +183,9 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "signed": signed.verify_fast,
     **access.FAST,
     **members.FAST,
+    **shares.FAST,
+    **enrolment.FAST,
+    **queries.FAST,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -301,5 +304,8 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "signed": signed.verify_slow,
     **access.SLOW,
     **members.SLOW,
+    **shares.SLOW,
+    **enrolment.SLOW,
+    **queries.SLOW,
 }
 """What reads each kind of bad vector with the reference."""
