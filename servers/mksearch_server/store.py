@@ -155,20 +155,32 @@ class ObjectStore:
                 readonly=read_only,
                 create=not read_only,
             )
-            # A reader that crashed would keep pages from being used again.
-            self._small.reader_check()
-            self._objects = self._small.open_db(b"objects", create=not read_only)
-            self._state = self._small.open_db(b"state", create=not read_only)
-            if not read_only:
-                for made in (folder / OBJECTS, folder, folder.parent):
-                    sync_folder(made)
+            with self._closing_on_failure():
+                self._open_databases(read_only=read_only)
         except (OSError, lmdb.Error) as error:
             raise StorageError(
                 f"the store in {folder} cannot be opened: {error}",
-                cure=f"check its permissions; if it is damaged, {REPAIR_CURE}",
+                cure=f"check its permissions and room; if it is damaged, {REPAIR_CURE}",
             ) from None
         self._pending: dict[bytes, bytes] = {}
         self._n_pending_bytes = 0
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._small.close()
+            raise
+
+    def _open_databases(self, *, read_only: bool) -> None:
+        # A reader that crashed would keep pages from being used again.
+        self._small.reader_check()
+        self._objects = self._small.open_db(b"objects", create=not read_only)
+        self._state = self._small.open_db(b"state", create=not read_only)
+        if not read_only:
+            for made in (self.folder / OBJECTS, self.folder, self.folder.parent):
+                sync_folder(made)
 
     def close(self) -> None:
         """Commit what is pending and let go of the files."""
