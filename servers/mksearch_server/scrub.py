@@ -302,28 +302,30 @@ def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _copy(data: Path, target: Path) -> int:
+    """Copy what is good; return the exit code of the process that does."""
     try:
         old = ObjectStore(data, read_only=True)
     except StorageError:
         return 1
-    try:
-        new = ObjectStore(target)
-    except StorageError:
-        return _NO_ROOM
-    objects = old.small_objects()
     try:
         # State first: objects can be had again.
         states: dict[str, bytes | None] = {**old.states()}
     except StorageError:
         states = {}
     try:
-        new.write_states(states)
-        for name, value in _until_damage(objects):
-            if sha256(value) == name:
-                new.keep_small(name, bytes(value))
-        new.commit()
+        new = ObjectStore(target)
+        try:
+            new.write_states(states)
+            for name, value in _until_damage(old.small_objects()):
+                if sha256(value) == name:
+                    new.keep_small(name, bytes(value))
+            new.commit()
+        finally:
+            new.close()
     except StorageError:
         return _NO_ROOM
+    finally:
+        old.close()
     return 0
 
 

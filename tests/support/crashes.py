@@ -23,11 +23,13 @@ import mksearch_client.owner
 import mksearch_client.publishing
 import mksearch_server.cli
 import mksearch_server.repair
+import mksearch_server.scrub
 import mksearch_server.serve
 from mksearch_client.publication import Publication, upload
+from mksearch_server.scrub import prove_store
 from tests.support.local import open_server
 
-__all__ = ["ABORTED", "Act", "client", "forked", "main_of", "server", "upload_to"]
+__all__ = ["ABORTED", "Act", "client", "forked", "repair", "run_to_step", "server", "upload_to"]
 
 #: Exit code of a process that a chosen step ended.
 ABORTED = 86
@@ -126,21 +128,30 @@ def run_to_step(last: int, act: Act, *arguments: Any) -> bool:
 # --- what such processes do ----------------------------------------------------------------------
 
 
-def main_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
+def _main_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
     """Be a command line."""
+    code = 1
     with suppress(SystemExit):
-        os._exit(main(list(words)))
-    sys.exit(1)
+        code = main(list(words))
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def client(*words: str) -> None:
     """Be ``mksearch``."""
-    main_of(mksearch_client.cli.main, words)
+    _main_of(mksearch_client.cli.main, words)
 
 
 def server(*words: str) -> None:
     """Be ``mksearch-server``."""
-    main_of(mksearch_server.cli.main, words)
+    _main_of(mksearch_server.cli.main, words)
+
+
+def repair(*words: str) -> None:
+    """Be ``mksearch-server repair``, with all of its steps in one process."""
+    mksearch_server.repair.scrub = prove_store
+    mksearch_server.repair.copy_good = mksearch_server.scrub._copy  # type: ignore[assignment]
+    _main_of(mksearch_server.cli.main, ("repair", *words))
 
 
 def upload_to(folder: Path, owner_key: bytes, publication: Path) -> None:
