@@ -106,6 +106,7 @@ def test_a_server_that_ends_at_any_step_of_an_upload_serves_a_whole_version(
 # --- the owner -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_owner_that_ends_at_any_step_of_a_publish_completes_it_the_next_time(
     collection: Published, tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def _segments(local: LocalCollection) -> list[Path]:
 # --- repair --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lost", "damaged"])
 def test_a_repair_that_ends_at_any_step_serves_nothing_or_all_and_is_completed_by_the_next(
     collection: Published, tmp_path: Path, how: str

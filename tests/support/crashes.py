@@ -149,8 +149,8 @@ def server(*words: str) -> None:
 
 def repair(*words: str) -> None:
     """Be ``mksearch-server repair``, with all of its steps in one process."""
-    mksearch_server.repair.scrub = prove_store
-    mksearch_server.repair.copy_good = mksearch_server.scrub._copy  # type: ignore[assignment]
+    for name, work in (("scrub", prove_store), ("copy_good", mksearch_server.scrub._copy)):
+        setattr(mksearch_server.repair, name, work)
     _main_of(mksearch_server.cli.main, ("repair", *words))
 
 
