@@ -27,7 +27,8 @@ from mksearch.errors import (
 )
 from mksearch.index.manifest import SignedManifest
 from mksearch.scoring.engine import make_engine
-from mksearch_server.config import load_config
+from mksearch_server.challenges import Challenges
+from mksearch_server.config import ServerConfig, load_config
 from mksearch_server.files import lock_store, sync_folder
 from mksearch_server.identity import (
     CLAIM_STATE,
@@ -39,7 +40,7 @@ from mksearch_server.identity import (
 from mksearch_server.peer import Peer
 from mksearch_server.scrub import SMALL, Findings, copy_good, scrub
 from mksearch_server.search_server import ACTIVE_STATE, HIGHEST_STATE, SearchServer
-from mksearch_server.shares import SHARE_STATE
+from mksearch_server.shares import SHARE_STATE, ShareKeeper
 from mksearch_server.store import OBJECTS, SIZE_NAME, ObjectStore
 
 __all__ = ["RepairReport", "read_card", "repair"]
@@ -145,7 +146,7 @@ def repair(
         if store.read_state(CLAIM_STATE) != claim.encode():
             store.write_state(CLAIM_STATE, claim.encode())
         write_claim(config.folder, claim)
-        ServerIdentity(config.folder, store)
+        _drop_unreadable_share(config, store)
         engine = make_engine("numpy")
         server = SearchServer(config.id, store, claim.owner_key, engine, claim.collection)
         fetching = _Fetching(server, peers, wanted, progress)
@@ -159,6 +160,15 @@ def repair(
             fetching.n_bytes,
             lacks_share=is_shared and store.read_state(SHARE_STATE) is None,
         )
+
+
+def _drop_unreadable_share(config: ServerConfig, store: ObjectStore) -> None:
+    """Give up a share of the authority that does not open: with it no server would start."""
+    seed = ServerIdentity(config.folder, store).seed
+    try:
+        ShareKeeper(config.id, seed, store, Challenges(SystemRandom()), SystemRandom())
+    except StorageError:
+        store.write_states({SHARE_STATE: None})
 
 
 def _claim(named: Claim | None, findings: Findings) -> Claim:

@@ -179,6 +179,7 @@ def test_check_config_says_what_is_set(runner: Runner, made: Path) -> None:
         ("id = 7", f"id = {'9' * 5000}", "is not TOML"),
         ("max_waiting = 64", "max_waiting = 0.5", "max_waiting = 0.5"),
         ("max_store_bytes = 1099511627776", "max_store_bytes = 1", "max_store_bytes = 1"),
+        ("grace_s = 60", "grace_s = -1", "grace_s = -1"),
         ('engine = "cpu"', 'engine = "gpu"', "engine = 'gpu' is not known"),
         ('engine = "cpu"', 'engine = ["cpu"]', "engine = ['cpu'] is not known"),
         ('data = "data"', "data = 5", "data or listen is not a string"),
