@@ -396,3 +396,50 @@ def test_a_disk_that_is_really_full_refuses_and_a_later_publish_completes(
     assert one.version == 2
     one.close()
     _require_whole(small_disk, old, 2)
+
+
+def test_a_segment_for_which_room_runs_out_on_its_way_leaves_nothing_behind(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mksearch_server.store._RESERVE_BYTES", 0)
+    store = ObjectStore(small_disk / "data")
+    writer = store.begin(bytes(32), 6000, is_segment=True)
+    writer.write(bytes(6000))
+    usage = os.statvfs(small_disk)
+    (small_disk / "ballast").write_bytes(bytes(usage.f_bavail * usage.f_frsize))
+
+    with pytest.raises(StorageError, match="No space left on device"):
+        writer.finish(lambda _data: None)
+    writer.close()
+
+    assert list((small_disk / "data" / "segments").iterdir()) == []
+    assert not store.has(bytes(32))
+    store.close()
+
+
+def test_small_objects_that_could_not_be_committed_are_not_taken_for_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore(tmp_path)
+    name = bytes(32)
+    store.keep_small(name, b"kept")
+    with monkeypatch.context() as patch:
+
+        def full(*_arguments: Any, **_options: Any) -> Any:
+            raise lmdb.DiskError("mdb_put: No space left on device")
+
+        held = store._small
+
+        class Full:
+            begin = staticmethod(full)
+
+        patch.setattr(store, "_small", Full())
+        with pytest.raises(StorageError, match="1 objects cannot be stored") as caught:
+            store.commit()
+        assert "make room" in caught.value.cure
+        patch.setattr(store, "_small", held)
+        assert not store.has(name)
+    store.keep_small(name, b"kept")
+    store.commit()
+    assert store.read_whole(name) == b"kept"
+    store.close()
