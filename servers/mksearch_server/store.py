@@ -12,8 +12,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -44,7 +45,9 @@ _RESERVE_BYTES = 1 << 26
 class ObjectWriter:
     """One object on its way into a store."""
 
-    def __init__(self, store: ObjectStore, name: bytes, size: int, file: BinaryIO | None) -> None:
+    def __init__(
+        self, store: ObjectStore, name: bytes, size: int, file: BufferedRandom | None
+    ) -> None:
         self._store = store
         self._name = name
         self._size = size
@@ -94,9 +97,9 @@ class ObjectWriter:
     def close(self) -> None:
         """Drop what was not finished."""
         if self._file is not None:
-            # What is still buffered may have no room; nobody wants it any more.
+            # What is still buffered may have no room, and nobody wants it any more.
             with suppress(OSError):
-                self._file.close()
+                self._file.raw.close()
             with suppress(OSError):
                 Path(self._file.name).unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -403,10 +404,11 @@ def test_a_segment_for_which_room_runs_out_on_its_way_leaves_nothing_behind(
 ) -> None:
     monkeypatch.setattr("mksearch_server.store._RESERVE_BYTES", 0)
     store = ObjectStore(small_disk / "data")
-    writer = store.begin(bytes(32), 6000, is_segment=True)
-    writer.write(bytes(6000))
-    usage = os.statvfs(small_disk)
-    (small_disk / "ballast").write_bytes(bytes(usage.f_bavail * usage.f_frsize))
+    writer = store.begin(bytes(32), 3000, is_segment=True)
+    writer.write(bytes(3000))
+    with (small_disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        while True:
+            ballast.write(bytes(1 << 12))
 
     with pytest.raises(StorageError, match="No space left on device"):
         writer.finish(lambda _data: None)
