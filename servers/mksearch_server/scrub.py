@@ -130,13 +130,7 @@ class _Scrub:
         for path in sorted((self._data / SEGMENTS).glob("*")):
             if path.name.startswith("."):
                 continue
-            self._report({"reading": f"segment {path.name}"})
-            damage = _prove_segment(path)
-            if damage is None:
-                self._good.add(bytes.fromhex(path.name))
-            else:
-                self._found(damage)
-            self.findings.n_objects += 1
+            self._prove_segment(path)
         self._report({"reading": SMALL})
         try:
             store = ObjectStore(self._data, read_only=True)
@@ -152,6 +146,15 @@ class _Scrub:
             self._found(Damage(SMALL, "", error.message, is_missing=True))
         finally:
             store.close()
+
+    def _prove_segment(self, path: Path) -> None:
+        self._report({"reading": f"segment {path.name}"})
+        damage = _prove_segment(path)
+        if damage is None:
+            self._good.add(bytes.fromhex(path.name))
+        else:
+            self._found(damage)
+        self.findings.n_objects += 1
 
     def _prove_small(self, store: ObjectStore) -> None:
         for name, data in store.small_objects():
@@ -203,6 +206,10 @@ class _Scrub:
     def _prove_served(self, store: ObjectStore, signed: SignedManifest) -> None:
         """Find what the manifest lists and is not there: as a server finds it, by its name."""
         for segment in signed.manifest.segments():
+            path = store.path(segment.id)
+            if segment.id not in self._good and path.name not in self._named and path.exists():
+                # It came, and was activated, while the others were read.
+                self._prove_segment(path)
             self._require(store, "segment", segment.id)
         listed = [reference.id for reference in signed.manifest.objects()]
         for group in signed.manifest.groups:

@@ -19,6 +19,7 @@ from tests.service.conftest import QUERIES, K, Published
 from tests.support.processes import Finished, ServerProcess
 from tests.support.relays import flip, relaying
 
+pytestmark = pytest.mark.slow
 OTHER = tuple(
     Document(f"repair-{n}", f"Repair {n}", f"watering tomato number {n}") for n in range(20)
 )

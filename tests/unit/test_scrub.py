@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mksearch_server.identity import CLAIM_STATE, Claim
-from mksearch_server.scrub import copy_good, prove_store, scrub
+from mksearch_server.scrub import SMALL, copy_good, prove_store, scrub
 from mksearch_server.store import ObjectStore
 from tests.adversary.corpus import make_documents
 from tests.support.local import publish
@@ -142,3 +143,18 @@ def test_an_object_that_is_missing_is_named(store: Scrubbed, tmp_path: Path) -> 
     (damage,) = prove_store(data, store.claim).damages
 
     assert (damage.kind, damage.name, damage.is_missing) == ("segment", segment.name, True)
+
+
+def test_a_version_activated_while_the_store_is_read_is_no_damage(
+    store: Scrubbed, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(store.data, data)
+    (segment,) = (data / "segments").iterdir()
+    segment.rename(tmp_path / "segment")
+
+    def arrive(line: Mapping[str, object]) -> None:
+        if line.get("reading") == SMALL:
+            (tmp_path / "segment").rename(segment)
+
+    assert prove_store(data, store.claim, arrive).damages == []
