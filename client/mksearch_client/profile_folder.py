@@ -36,6 +36,7 @@ __all__ = [
     "not_writable",
     "read_fields",
     "read_passphrase",
+    "sync_folder",
     "write_file",
 ]
 
@@ -116,15 +117,19 @@ def write_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError:
         with suppress(OSError):
             os.unlink(partial)
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` survive a loss of power."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` survive a loss of power.
+
+    Raises:
+        OSError: it cannot be opened or synced.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 #: Commands of the contract whose subject this release does not have yet.
-LATER = ("repair", "drain", "renew-certificate")
+LATER = ("drain", "renew-certificate")
 
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -129,12 +129,44 @@ def status(config: _Config, as_json: _Json = False) -> None:
 
 @app.command(epilog="Example: mksearch-server verify --config srv1/server.toml")
 def verify(config: _Config, as_json: _Json = False) -> None:
-    """Prove every stored byte against the signed manifest."""
+    """Read and prove every stored object; ends with 3 if one is damaged, 1 if one is missing."""
     from mksearch_server.inspect import verify_store
 
-    n_objects = verify_store(config)
-    fields = {"verified": True, "objects": n_objects}
-    _print(fields, f"{n_objects} objects are what the manifest says", as_json=as_json)
+    findings = verify_store(config)
+    if not as_json:
+        for damage in findings.damages:
+            typer.echo(f"{damage.kind} {damage.name}: {damage.reason}".replace(" :", ":"))
+    findings.require_whole()
+    fields = {"verified": True, "objects": findings.n_objects, "version": findings.version}
+    text = f"{findings.n_objects} objects are what the manifest of version {findings.version} says"
+    _print(fields, text, as_json=as_json)
+
+
+@app.command(
+    epilog="Example: mksearch-server repair --config srv1/server.toml --from 127.0.0.1:7102"
+)
+def repair(
+    config: _Config,
+    sources: Annotated[
+        list[str], typer.Option("--from", help="HOST:PORT of another server; several may be named.")
+    ],
+    card: Annotated[
+        Path | None, typer.Option(help="The collection's card, if the claim was lost as well.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Make the store of a stopped server whole from other servers of the collection."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from mksearch_server.repair import repair as run
+
+    done = run(config, sources, card=card)
+    text = (
+        f"version {done.version} is whole: {done.n_fetched} objects ({done.n_bytes} bytes) were "
+        "fetched, the others were here and proved themselves"
+    )
+    if done.lacks_share:
+        text += "\nits share of the authority was lost: the owner has it repaired"
+    _print(done.to_fields(), text, as_json=as_json)
 
 
 def _later(name: str) -> None:

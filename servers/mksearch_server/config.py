@@ -43,6 +43,9 @@ max_store_bytes = 1099511627776
 
 # Seconds that running requests get when the server is told to stop.
 drain_s = 10
+
+# Seconds that the version before is still served once another is active.
+grace_s = 60
 """
 
 
@@ -59,6 +62,7 @@ class ServerConfig:
         max_waiting: score requests that may wait.
         max_store_bytes: largest size of the store.
         drain_s: seconds that running requests get at the end.
+        grace_s: seconds that the version before is still served.
         oidc: issuer whose ID tokens count, None for none.
         folder: of server.toml, key and claim token; no setting of the file.
     """
@@ -71,6 +75,7 @@ class ServerConfig:
     max_waiting: int = 64
     max_store_bytes: int = 1 << 40
     drain_s: int = 10
+    grace_s: int = 60
     oidc: OidcConfig | None = None
     folder: Path = Path()
 
@@ -81,6 +86,7 @@ class ServerConfig:
             ("max_waiting", 1, 100_000),
             ("max_store_bytes", 1 << 20, 1 << 46),
             ("drain_s", 0, 3600),
+            ("grace_s", 0, 86_400),
         ):
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:

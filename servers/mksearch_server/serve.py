@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -21,6 +18,7 @@ from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
+from mksearch_server.files import lock_store
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log
 from mksearch_server.memory import collecting
@@ -41,29 +39,6 @@ _OPTIONS = (
 )
 
 
-def _lock(data: Path) -> None:
-    """Keep a second process out of the store as long as this one lives.
-
-    Raises:
-        StorageError: one is in it, or the folder cannot be made.
-    """
-    try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Never closed: the lock goes with the process, however that ends.
-        fcntl.flock(
-            os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX | fcntl.LOCK_NB
-        )
-    except BlockingIOError:
-        raise StorageError(
-            f"another server uses the store in {data}", cure="stop it, or name another folder"
-        ) from None
-    except OSError as error:
-        raise StorageError(
-            f"the store in {data} cannot be opened ({error.strerror})",
-            cure="check its permissions, or name another folder as data in server.toml",
-        ) from None
-
-
 def open_runtime(config: ServerConfig) -> Runtime:
     """Open store and identity of a server.
 
@@ -71,7 +46,8 @@ def open_runtime(config: ServerConfig) -> Runtime:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
     """
-    _lock(config.data)
+    # Never closed: the lock goes with the process, however that ends.
+    lock_store(config.data)
     store = ObjectStore(config.data, config.max_store_bytes)
     identity = ServerIdentity(config.folder, store)
     engine = make_engine(config.engine)

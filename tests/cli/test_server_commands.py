@@ -16,6 +16,7 @@ import pytest
 
 from mksearch import __version__
 from mksearch_client.profile import Profile
+from mksearch_server.scrub import prove_store
 from mksearch_server.store import ObjectStore
 from tests.cli.conftest import Collection, Runner, require_error
 from tests.support.processes import (
@@ -26,7 +27,7 @@ from tests.support.processes import (
     server_command,
 )
 
-COMMANDS = ("init", "serve", "check-config", "status", "verify")
+COMMANDS = ("init", "serve", "check-config", "status", "verify", "repair")
 PROGRAM = "mksearch-server"
 STATUS_FIELDS = {*("id", "listen", "server_key", "claimed", "collection", "version", "store_bytes")}
 
@@ -75,7 +76,7 @@ def test_version_and_help_are_shown(runner: Runner) -> None:
     assert "Usage: mksearch-server" in bare.out
 
 
-@pytest.mark.parametrize("command", ["repair --from 127.0.0.1:1", "drain", "renew-certificate"])
+@pytest.mark.parametrize("command", ["drain", "renew-certificate"])
 def test_a_command_that_comes_later_says_so_in_one_line(runner: Runner, command: str) -> None:
     done = runner.server(*command.split())
 
@@ -178,6 +179,7 @@ def test_check_config_says_what_is_set(runner: Runner, made: Path) -> None:
         ("id = 7", f"id = {'9' * 5000}", "is not TOML"),
         ("max_waiting = 64", "max_waiting = 0.5", "max_waiting = 0.5"),
         ("max_store_bytes = 1099511627776", "max_store_bytes = 1", "max_store_bytes = 1"),
+        ("grace_s = 60", "grace_s = -1", "grace_s = -1"),
         ('engine = "cpu"', 'engine = "gpu"', "engine = 'gpu' is not known"),
         ('engine = "cpu"', 'engine = ["cpu"]', "engine = ['cpu'] is not known"),
         ('data = "data"', "data = 5", "data or listen is not a string"),
@@ -344,16 +346,20 @@ def test_a_store_that_cannot_find_its_pages_is_one_line(
 
     open_right = lmdb.open
     monkeypatch.setattr(lmdb, "open", lambda *a, **o: Damaged(open_right(*a, **o)))
-    done = runner.server("verify", "--config", copied / "server.toml", "--json")
-    require_server_error(done, 1)
+    done = runner.server("status", "--config", copied / "server.toml", "--json")
+    require_server_error(done, 1, "the store is damaged")
+    (damage,) = prove_store(copied / "data").damages
+    assert "the store is damaged" in damage.reason
 
 
 def test_small_objects_that_lost_their_end_are_named(copied: Path) -> None:
     path = copied / "data" / "objects" / "data.mdb"
     os.truncate(path, 2 * 4096)
 
-    done = run_server("verify", "--config", copied / "server.toml")
-    require_server_error(done, 1)
+    done = run_server("verify", "--config", copied / "server.toml", "--json")
+    require_server_error(done, 1, "repair --from")
+    listed = run_server("verify", "--config", copied / "server.toml")
+    assert listed.out.startswith("small objects: the store is damaged")
 
 
 @pytest.mark.parametrize("act", [Path.unlink, _cut(0), _cut(31)])

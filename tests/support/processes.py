@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,12 @@ class ServerProcess:
             new = f"{line_of} {json.dumps(value)}"
             lines = [new if line.startswith(line_of) else line for line in lines]
         self.config.write_text("\n".join(lines) + "\n")
+
+    def command(self, *words: str) -> Finished:
+        """Run a command of ``mksearch-server`` on it, in this process."""
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            code = main([words[0], "--config", str(self.config), *words[1:], "--json"])
+        return Finished(code, out.getvalue(), err.getvalue())
 
     def start(self) -> None:
         """Start the process; ``wait_ready`` tells when it answers."""
