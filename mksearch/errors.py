@@ -21,6 +21,7 @@ __all__ = [
     "MksearchError",
     "NotEnoughAnswers",
     "NotQualified",
+    "OtherTlsKey",
     "ParameterError",
     "PartialKeyRefused",
     "PolicyError",
@@ -109,6 +110,10 @@ class TlsRefused(ServerUnreachable):
 
     code = "tls-refused"
     exit_code = 3
+
+
+class OtherTlsKey(TlsRefused):
+    """Who answers has another TLS key than the pinned: another server, or somebody in between."""
 
 
 class ServerRefused(MksearchError):
