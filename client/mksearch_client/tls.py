@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from mksearch.crypto.certificate import Certificate
@@ -54,27 +55,29 @@ def check_server(
         TlsRefused: another one answers, or no TLS 1.3; or the certificate is not to be used.
         ProfileError: files of the profile cannot be used.
     """
-    host, port = host_and_port(address)
-    context = _context(trust)
-    der = _handshake(address, host, port, context, timeout_s, trust, until_served=until_served)
-    try:
-        certificate = Certificate.of_der(der)
-    except FormatError:
-        raise TlsRefused(
-            f"{address}: its certificate cannot be read", cure="tell the operator"
-        ) from None
-    _require_good(address, host, certificate, trust, time.time())
+    host, _ = host_and_port(address)
+    found: list[Certificate] = []
+
+    def look(data: bytes) -> None:
+        try:
+            certificate = Certificate.of_der(data)
+        except FormatError:
+            raise TlsRefused(
+                f"{address}: its certificate cannot be read", cure="tell the operator"
+            ) from None
+        _require_good(address, host, certificate, trust, time.time())
+        found.append(certificate)
+
+    _handshake(address, trust, _context(trust), timeout_s, look, until_served=until_served)
     authorities = None if trust.files is None else trust.files.authorities
     if authorities is not None and trust.files is not None:
         signed = _context(trust)
         signed.verify_mode = ssl.CERT_REQUIRED
         with reading(trust.files.folder):
             signed.load_verify_locations(authorities)
-        if _handshake(address, host, port, signed, timeout_s, trust) != der:
-            raise TlsRefused(
-                f"{address}: it presents one certificate and then another", cure="try again"
-            )
-    return certificate.pem
+        _handshake(address, trust, signed, timeout_s, look)
+    # The last: with authorities the one that they were found to have signed.
+    return found[-1].pem
 
 
 def _context(trust: TlsTrust) -> ssl.SSLContext:
@@ -93,31 +96,30 @@ def _context(trust: TlsTrust) -> ssl.SSLContext:
 
 def _handshake(
     address: str,
-    host: str,
-    port: int,
+    trust: TlsTrust,
     context: ssl.SSLContext,
     timeout_s: float,
-    trust: TlsTrust,
+    look: Callable[[bytes], None],
     *,
     until_served: bool = False,
-) -> bytes:
-    """Return the certificate (DER) that the server presents.
+) -> None:
+    """Connect, and have ``look`` judge the certificate (DER) that the server presents.
 
     Raises:
-        ServerUnreachable, TlsRefused: see `check_server`.
+        ServerUnreachable, TlsRefused: see `check_server`; what ``look`` raises.
     """
+    host, port = host_and_port(address)
     is_done = False
     try:
         with (
             socket.create_connection((host, port), timeout_s) as plain,
             context.wrap_socket(plain, server_hostname=host) as connection,
         ):
-            der = connection.getpeercert(binary_form=True) or b""
+            look(connection.getpeercert(binary_form=True) or b"")
             is_done = True
             # The server begins with its settings, or ends what it does not want.
             if until_served and not connection.recv(1):
                 raise _client_refused(address, trust)
-            return der
     except ssl.SSLCertVerificationError as error:
         raise TlsRefused(
             f"{address}: its certificate is not signed by the authorities of this profile "
