@@ -52,9 +52,10 @@ class Pins:
         try:
             fields = read_fields(self._path)
             return {address: TlsTrust.parse(key).key for address, key in fields.items()}
-        except FileNotFoundError:
+        except OSError:
+            # Whoever makes the folder says what is wrong with it.
             return {}
-        except (OSError, ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError):
             raise ProfileError(
                 f"{self._path} is damaged", cure="remove it, and name every server with its token"
             ) from None
