@@ -1,4 +1,4 @@
-"""TLS keys and certificates of servers (docs/protocol.md, 9.1): made, read, and told apart.
+"""TLS keys and certificates of servers (docs/protocol.md, 10.1): made, read, and told apart.
 
 A server is known by its TLS key: the fingerprint of a key stays the same in every certificate for
 it.  Times are Unix seconds and come from the caller.
