@@ -454,15 +454,20 @@ class GrpcConnection:
         def work() -> bytes:
             request = search_pb2.ReadObjectRequest(name=name, offset=offset, n_bytes=n_bytes)
             stream = self._search.ReadObject(request, timeout=self._timeout_s)
-            data = bytearray()
+            pieces: list[bytes] = []
+            n_left = n_bytes
             try:
                 for message in stream:
-                    data += message.data
-                    if len(data) > n_bytes:
+                    piece = message.data
+                    n_left -= len(piece)
+                    if n_left < 0:
                         raise FormatError(f"more than the {n_bytes} bytes asked for came")
+                    # Messages of nothing are not kept: they may come without end.
+                    if piece:
+                        pieces.append(piece)
             finally:
                 stream.cancel()
-            return bytes(data)
+            return b"".join(pieces)
 
         return self._ask(work)
 

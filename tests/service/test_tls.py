@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from mksearch_client.client_files import GivenFiles
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import Searcher, connect_to
 from mksearch_client.owner import Owner
+from mksearch_client.owner_backup import servers_at
 from mksearch_client.profile import Profile
 from mksearch_client.trust import ClientFiles, TlsTrust
 from mksearch_client.user_profile import Card
@@ -135,6 +137,17 @@ def test_a_pinned_server_on_another_machine_may_be_dialled_and_no_other() -> Non
     for address in ("search.example.org", "a b:1", "::1:7101", "host:0", "host:65536", "u@h:1"):
         with pytest.raises(ParameterError, match=re.escape(repr(address))):
             GrpcConnection(1, address, bytes(32), RANDOM, tls=trust)
+
+
+def test_a_server_that_moved_is_found_by_its_keys(stage: GrpcStage) -> None:
+    entries = Profile.open(stage.folder / "owner").servers
+    moved = {s: replace(entry, address=f"{HOST}:1") for s, entry in entries.items()}
+
+    found = servers_at(moved, [entries[3].address], 5.0)
+    assert found == moved | {3: entries[3]}
+    strange = {s: replace(e, tls=TlsTrust(bytes([s]) * 32)) for s, e in entries.items()}
+    with pytest.raises(MksearchError, match="none of the keys"):
+        servers_at(strange, [entries[3].address], 5.0)
 
 
 # --- case 13: what is wrong with a certificate ---------------------------------------------------
