@@ -109,7 +109,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    is_host = host and host.isascii() and host.isprintable() and not set(host) & set(' /@"\\')
+    is_host = host and address.isascii() and host.isprintable() and not set(host) & set(' /@"\\')
     if not is_host or (":" in host and not bracketed) or not port.isdecimal():
         raise ParameterError(
             f"{address!r} is not HOST:PORT",

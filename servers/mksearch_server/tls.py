@@ -19,6 +19,7 @@ from mksearch_server.log import log
 __all__ = ["ServerTls", "TlsInterceptor"]
 
 _VERSION = "TLSv1.3"
+_SAY_EVERY_S = 86_400.0
 #: State of a file: enough to tell that it was replaced or written.
 _Stamp = tuple[int, int, int]
 
@@ -69,6 +70,8 @@ class ServerTls:
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the new files, None while they are the same or do not go together."""
         with self._lock:
+            if time.monotonic() - self._said_s > _SAY_EVERY_S:
+                self._say()
             stamps = self._stamps()
             if stamps == self._seen:
                 return None
@@ -84,6 +87,8 @@ class ServerTls:
             return _configuration(files)
 
     def _say(self) -> None:
+        """Warn of a certificate that ends soon: when it is read, and once a day from then on."""
+        self._said_s = time.monotonic()
         warning = expiry_warning(self._files.certificate, time.time())
         if warning:
             log.warning("%s", warning)

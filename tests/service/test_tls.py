@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
@@ -17,6 +18,7 @@ import pytest
 from mksearch.crypto.certificate import key_fingerprint, self_signed_certificate
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.errors import (
+    InputError,
     MksearchError,
     NotEnoughAnswers,
     OtherTlsKey,
@@ -34,6 +36,7 @@ from mksearch_client.profile import Profile
 from mksearch_client.trust import ClientFiles, TlsTrust
 from mksearch_client.user_profile import Card
 from mksearch_server.certificates import TlsConfig, renew_certificate
+from mksearch_server.tls import ServerTls
 from tests.support.certificates import Authority, new_key
 from tests.support.grpc_stage import RANDOM, GrpcServer, GrpcStage, staging, until
 
@@ -126,6 +129,37 @@ def test_profile_and_card_pin_the_key_that_the_token_carried(stage: GrpcStage) -
         for entry in (card.servers[server], profile.servers[server]):
             assert entry.tls is not None
             assert entry.tls.key == pinned
+
+
+def test_a_card_of_before_tls_is_read_and_a_damaged_pin_is_not_taken_for_none(
+    stage: GrpcStage, tmp_path: Path
+) -> None:
+    fields = json.loads((stage.folder / "card").read_text())
+    card = tmp_path / "card"
+    for pin in ("00" * 31, "zz" * 32, "", 5, None):
+        fields["servers"][0]["tls_key"] = pin
+        card.write_text(json.dumps(fields))
+        with pytest.raises(InputError, match="is damaged"):
+            Card.read(card)
+    for server in fields["servers"]:
+        del server["tls_key"]
+    card.write_text(json.dumps(fields))
+    assert all(entry.tls is None for entry in Card.read(card).servers.values())
+
+
+def test_a_running_server_warns_once_a_day_of_a_certificate_that_ends_soon(
+    changing: Changing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing.present(changing.self_signed(shift_s=-390 * DAY_S))
+    now_s = time.monotonic()
+    monkeypatch.setattr("mksearch_server.tls.time.monotonic", lambda: now_s)
+    tls = ServerTls(changing.files)
+    tls._changed()
+    assert caplog.text.count("good for 6 more days") == 1
+    now_s += DAY_S + 1
+    for _ in range(2):
+        tls._changed()
+    assert caplog.text.count("good for 6 more days") == 2
 
 
 def test_a_pinned_server_on_another_machine_may_be_dialled_and_no_other() -> None:
