@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import MksearchError, ProfileError, RecordRefused, UnsupportedVersion
 from mksearch.index.manifest import SignedManifest
 from mksearch.params import Quorum
+from mksearch_client.trust import ClientFiles, TlsTrust
 
 __all__ = [
     "USER_KEYS_MAGIC",
@@ -84,11 +85,13 @@ class ServerEntry:
         id: from 1.
         address: HOST:PORT.
         key: pinned Ed25519 public key, 32 bytes.
+        tls: pinned TLS key; None for a server on this machine that goes without TLS.
     """
 
     id: int
     address: str
     key: bytes
+    tls: TlsTrust | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +274,11 @@ class ProfileFolder:
         self.owner_key = owner_key
         self.name = name
         self.quorum = quorum
-        self.servers = servers
+        files = ClientFiles(folder)
+        self.servers = {
+            server: replace(entry, tls=entry.tls and TlsTrust(entry.tls.key, files))
+            for server, entry in servers.items()
+        }
 
     def public_fields(self) -> dict[str, Any]:
         """Return what is not secret, as JSON has it."""
@@ -283,6 +290,7 @@ class ProfileFolder:
             "collusion_bound": self.quorum.collusion_bound,
             "servers": [
                 {"id": server.id, "address": server.address, "key": server.key.hex()}
+                | ({} if server.tls is None else {"tls_key": server.tls.key.hex()})
                 for server in self.servers.values()
             ],
         }
@@ -292,7 +300,10 @@ class ProfileFolder:
         """Read the servers of `public_fields`; raise ValueError, KeyError or TypeError."""
         return {
             int(entry["id"]): ServerEntry(
-                int(entry["id"]), str(entry["address"]), bytes.fromhex(entry["key"])
+                int(entry["id"]),
+                str(entry["address"]),
+                bytes.fromhex(entry["key"]),
+                TlsTrust.parse(entry["tls_key"]) if "tls_key" in entry else None,
             )
             for entry in fields["servers"]
         }

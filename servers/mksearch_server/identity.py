@@ -122,15 +122,19 @@ def write_secret(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def create_identity(folder: Path) -> str:
+def create_identity(folder: Path, tls_key: bytes = b"") -> str:
     """Make the key of a new server and its claim token; return the token.
+
+    Args:
+        folder: of the server.
+        tls_key: fingerprint of its TLS key, which the token carries to the owner; b"" without TLS.
 
     Raises:
         StorageError: the folder holds a server already, or cannot be written.
     """
     random = SystemRandom()
     write_secret(folder / _KEY_NAME, random.bytes(KEY_BYTES))
-    token = random.bytes(16).hex()
+    token = random.bytes(16).hex() + (f".{tls_key.hex()}" if tls_key else "")
     write_secret(folder / TOKEN_NAME, token.encode())
     return token
 
@@ -208,8 +212,10 @@ class ServerIdentity:
             expected = (self._folder / TOKEN_NAME).read_text()
         except OSError:
             expected = ""
-        # Digests of equal length: the comparison shows nothing of the token.
-        digests = [hashlib.sha256(value.strip().encode()).digest() for value in (expected, token)]
+        # Digests of equal length: the comparison shows nothing of the token.  What follows a dot
+        # is for the owner, who pins it.
+        secrets = [value.strip().partition(".")[0] for value in (expected, token)]
+        digests = [hashlib.sha256(secret.encode()).digest() for secret in secrets]
         if not expected or not hmac.compare_digest(*digests):
             raise StorageError(
                 "the claim token is wrong",

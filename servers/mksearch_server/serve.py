@@ -24,6 +24,7 @@ from mksearch_server.log import log
 from mksearch_server.memory import collecting
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
+from mksearch_server.tls import ServerTls, TlsInterceptor
 
 __all__ = ["open_runtime", "serve"]
 
@@ -69,10 +70,12 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
         ready: called with the address once requests are answered.
 
     Raises:
-        StorageError: the store is damaged, or the port is in use.
+        StorageError: the store or the TLS files are damaged, or the port is in use.
     """
+    tls = None if config.tls is None else ServerTls(config.tls)
     runtime = open_runtime(config)
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[DecodingInterceptor()])
+    guards = [] if tls is None else [TlsInterceptor()]
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[*guards, DecodingInterceptor()])
     search_pb2_grpc.add_SearchServiceServicer_to_server(SearchServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_OwnerServiceServicer_to_server(OwnerServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_InfoServiceServicer_to_server(InfoServicer(runtime), server)  # type: ignore[no-untyped-call]
@@ -81,7 +84,10 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     host, _, _ = config.listen.rpartition(":")
     try:
-        port = server.add_insecure_port(config.listen)
+        if tls is None:
+            port = server.add_insecure_port(config.listen)
+        else:
+            port = server.add_secure_port(config.listen, tls.credentials())
     except RuntimeError:
         port = 0
     if port == 0:
@@ -96,7 +102,9 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    log.info("server %d listens on %s:%d, version %d", config.id, host, port, runtime.version)
+    how = "without TLS" if tls is None else "with TLS 1.3"
+    version = runtime.version
+    log.info("server %d listens on %s:%d %s, version %d", config.id, host, port, how, version)
     ready(f"{host}:{port}")
     tidying = loop.create_task(collecting())
     await stopping.wait()

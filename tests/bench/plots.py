@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["PART_ORDER", "draw"]
 
 PART_ORDER = (
-    "engine", "throughput", "building", "search", "widths", "peers", "large", "access",
+    "engine", "throughput", "building", "search", "tls", "widths", "peers", "large", "access",
     "authority",
 )  # fmt: skip
 

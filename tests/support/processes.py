@@ -125,7 +125,14 @@ class ServerProcess:
         token: claim token.
     """
 
-    def __init__(self, folder: Path, server: int, settings: Mapping[str, str | int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: int,
+        settings: Mapping[str, str | int],
+        init_words: Sequence[str] = (),
+    ) -> None:
+        self._init_words = init_words
         self.id = server
         self.folder = folder
         self.address = _LOOPBACK
@@ -154,7 +161,7 @@ class ServerProcess:
         """Make its folder, as ``mksearch-server init`` does, in this process."""
         words = ["init", str(self.folder), "--id", str(self.id), "--listen", self.address]
         with redirect_stdout(io.StringIO()) as out:
-            assert main([*words, "--json"]) == 0
+            assert main([*words, *self._init_words, "--json"]) == 0
         self.token = json.loads(out.getvalue())["claim_token"]
         lines = self.config.read_text().splitlines()
         for name, value in self._settings.items():
@@ -256,10 +263,16 @@ class Fleet:
         servers: by id.
     """
 
-    def __init__(self, folder: Path, n_servers: int, settings: Mapping[str, str | int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        n_servers: int,
+        settings: Mapping[str, str | int],
+        init_words: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.servers = {
-            server: ServerProcess(folder / f"server-{server}", server, settings)
+            server: ServerProcess(folder / f"server-{server}", server, settings, init_words)
             for server in range(1, n_servers + 1)
         }
 
@@ -290,9 +303,14 @@ class Fleet:
 
 
 @contextmanager
-def serving(folder: Path, n_servers: int = 3, **settings: str | int) -> Iterator[Fleet]:
-    """Run servers of nobody yet; end them, whatever happens."""
-    fleet = Fleet(folder, n_servers, settings)
+def serving(
+    folder: Path, n_servers: int = 3, *, init_words: Sequence[str] = (), **settings: str | int
+) -> Iterator[Fleet]:
+    """Run servers of nobody yet; end them, whatever happens.
+
+    ``init_words`` are further words of ``mksearch-server init``, such as ``--tls``.
+    """
+    fleet = Fleet(folder, n_servers, settings, init_words)
     try:
         for server in fleet:
             server.init()
