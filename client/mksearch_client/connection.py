@@ -28,7 +28,7 @@ from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreReq
 from mksearch.params import KEY_BYTES
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
-from mksearch_client.refusals import ServerBusy, refusal
+from mksearch_client.refusals import ServerBusy, is_draining, refusal
 
 __all__ = ["GrpcConnection", "ServerInfo", "require_loopback"]
 
@@ -259,6 +259,8 @@ class GrpcConnection:
         if code in _UNREACHABLE:
             late = code is grpc.StatusCode.DEADLINE_EXCEEDED
             why = f"no answer within {self._timeout_s:g} s" if late else "no connection"
+            if is_draining(error):
+                why = "it is being stopped"
             return ServerUnreachable(
                 f"{self.address}: {why}",
                 cure="check that the server runs and that the address is right",

@@ -9,6 +9,7 @@ from pathlib import Path
 from mksearch.errors import MksearchError, ParameterError
 from mksearch.params import N_SERVERS_MAX
 from mksearch.scoring.engine import ENGINES
+from mksearch_server.log import LOG_FORMATS
 from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
 
 __all__ = ["CONFIG_NAME", "ServerConfig", "load_config", "write_config"]
@@ -43,6 +44,13 @@ max_store_bytes = 1099511627776
 
 # Seconds that running requests get when the server is told to stop.
 drain_s = 10
+
+# HOST:PORT of health and metrics over plain HTTP, for this machine alone: loopback only.
+# Off while it is not set.  Port 0 takes a free one, and the log names it.
+# admin_listen = "127.0.0.1:9101"
+
+# "text", or "json" with one object a line.
+log_format = "text"
 """
 
 
@@ -59,6 +67,8 @@ class ServerConfig:
         max_waiting: score requests that may wait.
         max_store_bytes: largest size of the store.
         drain_s: seconds that running requests get at the end.
+        admin_listen: HOST:PORT of health and metrics, a loopback host; "" for off.
+        log_format: "text" or "json".
         oidc: issuer whose ID tokens count, None for none.
         folder: of server.toml, key and claim token; no setting of the file.
     """
@@ -71,6 +81,8 @@ class ServerConfig:
     max_waiting: int = 64
     max_store_bytes: int = 1 << 40
     drain_s: int = 10
+    admin_listen: str = ""
+    log_format: str = "text"
     oidc: OidcConfig | None = None
     folder: Path = Path()
 
@@ -92,12 +104,29 @@ class ServerConfig:
             raise ParameterError(
                 f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
             )
-        host, _, port = self.listen.rpartition(":")
-        if host not in LOOPBACK or not port.isdecimal() or int(port) > 65535:
+        if self.log_format not in LOG_FORMATS:
+            raise ParameterError(
+                f"log_format = {self.log_format!r} is not known",
+                cure=f"use one of {', '.join(LOG_FORMATS)}",
+            )
+        if self.admin_listen != "" and not _is_on_loopback(self.admin_listen):
+            raise ParameterError(
+                f"admin_listen = {self.admin_listen!r} is not a loopback host and port",
+                cure="health and metrics are for this machine alone: use 127.0.0.1 or [::1]",
+            )
+        if not _is_on_loopback(self.listen):
             raise ParameterError(
                 f"listen = {self.listen!r} is not a loopback host and port",
                 cure="this release has no TLS, so it listens on 127.0.0.1 or [::1] only",
             )
+
+
+def _is_on_loopback(address: object) -> bool:
+    """Tell whether an address is HOST:PORT of this machine."""
+    if not isinstance(address, str):
+        return False
+    host, _, port = address.rpartition(":")
+    return host in LOOPBACK and port.isdecimal() and int(port) <= 65535
 
 
 def write_config(folder: Path, server_id: int, listen: str) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreReq
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.engine import Engine
 from mksearch_server.store import ObjectStore, ObjectWriter
+from mksearch_server.warming import warm
 
 __all__ = ["PublicationUnderWay", "SearchServer", "Upload"]
 
@@ -466,6 +467,10 @@ class SearchServer:
                     cure="restore the store from another server",
                 )
         return len(names) + len(self._segments)
+
+    def warm(self, is_stopped: Callable[[], bool]) -> None:
+        """Read the cells of the active version ahead, until ``is_stopped``."""
+        warm(list(self._segments.values()), is_stopped)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -28,7 +28,6 @@ from mksearch_client.user import User
 from mksearch_server import serve
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.config import ServerConfig, write_config
-from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity, create_identity
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
@@ -151,7 +150,7 @@ class GrpcServer:
 
     async def _start(self) -> None:
         server = grpc.aio.server(
-            options=serve._OPTIONS, interceptors=[_Heard(self), DecodingInterceptor()]
+            options=serve._OPTIONS, interceptors=[_Heard(self), *serve.interceptors(self.runtime)]
         )
         for add, servicer in (
             (search_pb2_grpc.add_SearchServiceServicer_to_server, SearchServicer),
