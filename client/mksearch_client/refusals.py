@@ -38,7 +38,8 @@ class ServerBusy(ServerRefused):
 
 def is_draining(error: grpc.RpcError) -> bool:
     """Tell whether a server says that it is being stopped; a lie possibly."""
-    for key, value in error.trailing_metadata() or ():
+    trailers: Any = error.trailing_metadata() or ()
+    for key, value in trailers:
         if key == _DETAIL_KEY:
             try:
                 return bool(ErrorDetail.FromString(value).code == _DRAINING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -32,6 +33,19 @@ def give_status(context: Any, error: Exception) -> grpc.StatusCode:
     return code
 
 
+@dataclass(slots=True)
+class _Call:
+    """One call.
+
+    Attributes:
+        is_taken: it was not refused at once.
+        is_whole: it ran to its end; its client went away from one that did not.
+    """
+
+    is_taken: bool
+    is_whole: bool = False
+
+
 class Calls:
     """The calls under way; used on the event loop alone.
 
@@ -48,9 +62,10 @@ class Calls:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def begin(self, call: str, context: Any) -> bool:
-        """Count a call until it ends; return False for one that was refused."""
-        ended = self._metrics.call_began(call)
+    def begin(self, name: str, context: Any) -> _Call:
+        """Count a call of a method until it ends; refuse it while the server is being stopped."""
+        call = _Call(is_taken=not self.is_draining)
+        ended = self._metrics.call_began(name)
         self.n_running += 1
         self._idle.clear()
 
@@ -58,12 +73,12 @@ class Calls:
             self.n_running -= 1
             if not self.n_running:
                 self._idle.set()
-            ended(*_outcome(context))
+            ended(*_outcome(context, call))
 
         context.add_done_callback(end)
-        if self.is_draining:
+        if not call.is_taken:
             give_status(context, DrainingError())
-        return not self.is_draining
+        return call
 
     def unknown(self) -> None:
         """Count a call of no method that there is."""
@@ -78,9 +93,9 @@ class Calls:
         return True
 
 
-def _outcome(context: Any) -> tuple[str, str]:
+def _outcome(context: Any, call: _Call) -> tuple[str, str]:
     """Return status and code that a call ended with."""
-    if context.cancelled():
+    if not call.is_whole:
         return grpc.StatusCode.CANCELLED.name, NO_CODE
     found = context.code() or grpc.StatusCode.OK
     status = found if isinstance(found, grpc.StatusCode) else _STATUSES.get(found)
@@ -108,29 +123,34 @@ class CountingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """Return the handler of the method that is called."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        call = CALLS.get(method)
+        name = CALLS.get(method)
         if handler is None:
             self._calls.unknown()
-        if handler is None or call is None:
+        if handler is None or name is None:
             return handler
         kind = "stream" if handler.request_streaming else "unary"
         if handler.response_streaming:
-            name = f"{kind}_stream"
-            return handler._replace(**{name: self._many(call, getattr(handler, name))})
-        name = f"{kind}_unary"
-        return handler._replace(**{name: self._one(call, getattr(handler, name))})
+            field, counted = f"{kind}_stream", self._many
+        else:
+            field, counted = f"{kind}_unary", self._one
+        return handler._replace(**{field: counted(name, getattr(handler, field))})
 
-    def _one(self, call: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    def _one(self, name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
         async def counted(request: Any, context: Any) -> Any:
-            return await answer(request, context) if self._calls.begin(call, context) else None
+            call = self._calls.begin(name, context)
+            answered = await answer(request, context) if call.is_taken else None
+            call.is_whole = True
+            return answered
 
         return counted
 
-    def _many(self, call: str, answer: Callable[[Any, Any], Any]) -> Any:
+    def _many(self, name: str, answer: Callable[[Any, Any], Any]) -> Any:
         async def counted(request: Any, context: Any) -> AsyncIterator[Any]:
-            if self._calls.begin(call, context):
+            call = self._calls.begin(name, context)
+            if call.is_taken:
                 async with aclosing(answer(request, context)) as messages:
                     async for message in messages:
                         yield message
+            call.is_whole = True
 
         return counted
