@@ -5,18 +5,18 @@ A server answers as soon as its segments are mapped, which costs the same for ev
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Iterable
+
+import numpy as np
 
 from mksearch.index.segment import SegmentReader
 
 __all__ = ["warm"]
 
-_PAGE_BYTES = 4096
-#: Elements of two bytes in a page.
-_STEP = _PAGE_BYTES // 2
-#: Elements between two looks at whether to stop.
-_PIECE = 1 << 24
+#: Bytes between two looks at whether to stop.
+_PIECE_BYTES = 1 << 25
 #: Share of the machine's memory that is read ahead at most: more would drive itself out again.
 _MEMORY_SHARE = 0.5
 
@@ -27,7 +27,7 @@ def warm(
     *,
     n_bytes_max: int | None = None,
 ) -> int:
-    """Touch every page of the segments, the levels first; return the bytes touched.
+    """Read every page of the segments, the levels first; return the bytes read.
 
     Args:
         segments: mapped.
@@ -36,21 +36,20 @@ def warm(
     """
     if n_bytes_max is None:
         n_bytes_max = int(_MEMORY_SHARE * _memory_bytes())
-    n_touched = 0
     readers = list(segments)
-    levels = [(r, n) for r in readers for n in range(len(r.header.layout.levels))]
-    sections = [reader.level(level) for reader, level in levels]
+    sections = [r.level(n) for r in readers for n in range(len(r.header.layout.levels))]
     sections += [reader.slots() for reader in readers]
+    n_read = 0
     for section in sections:
-        flat = section.reshape(-1)
-        for start in range(0, len(flat), _PIECE):
-            if is_stopped() or n_touched >= n_bytes_max:
-                return n_touched
-            piece = flat[start : start + _PIECE]
+        data = section.reshape(-1).view(np.uint8)
+        for start in range(0, len(data), _PIECE_BYTES):
+            if is_stopped() or n_read >= n_bytes_max:
+                return n_read
+            piece = data[start : start + _PIECE_BYTES]
             # NumPy lets other threads run while the disk is waited for.
-            piece[::_STEP].max()
-            n_touched += piece.nbytes
-    return n_touched
+            piece[:: mmap.PAGESIZE].max()
+            n_read += len(piece)
+    return n_read
 
 
 def _memory_bytes() -> int:

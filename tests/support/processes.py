@@ -189,6 +189,7 @@ class ServerProcess:
             self.kill()
             raise AssertionError(f"server {self.id} did not start: {self.log()}")
         fields = json.loads(line)
+        assert "address" in fields, fields
         address, self.admin = fields["address"], fields.get("admin", "")
         if self.address != address:
             assert self.address == _LOOPBACK
