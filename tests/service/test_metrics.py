@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import threading
 import time
@@ -272,6 +273,30 @@ def test_the_state_of_a_server_is_shown(stage: GrpcStage) -> None:
     assert 'mksearch_engine_info{device="cpu",engine="numpy"}' in (
         server.runtime.metrics.text().decode()
     )
+
+
+def test_the_operators_guide_lists_every_metric_and_every_reason(
+    stage: GrpcStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(mksearch_server.__file__).parents[2] / "docs/operations.md").read_text()
+    text = text.partition("## Health and metrics\n")[2].partition("\n## ")[0]
+    table = "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `m"))
+    table += "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `p"))
+    listed = {
+        name if name[0] != "_" else f"mksearch_gpu{name}"
+        for name in re.findall("`([a-z_]+)`", table)
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    other = Metrics()
+    other.watch(_some_facts, lambda: 0, lambda: 0)
+    found = [name for m in (stage.servers[1].runtime.metrics, other) for name, _, _ in m.samples()]
+    shown = {re.sub("_(bucket|count|sum)$", "", name) for name in found}
+
+    assert {name for name in shown if name.startswith("mksearch_")} == {
+        name for name in listed if name.startswith("mksearch_")
+    }
+    reasons = text.partition("Reasons: ")[2].partition("\n\n")[0]
+    assert set(re.findall("`([a-z-]+)`", reasons)) == set(REASONS)
 
 
 def test_one_more_number_can_be_shown() -> None:

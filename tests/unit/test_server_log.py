@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -74,6 +75,18 @@ def test_every_event_has_fields_of_the_list_and_one_line() -> None:
         assert sentence.isprintable()
         assert _places(sentence) <= set(FIELDS)
     assert {name for _, s in EVENTS.values() for name in _places(s)} == set(FIELDS)
+
+
+def test_the_operators_guide_lists_every_event_with_its_fields() -> None:
+    text = (SERVER.parents[1] / "docs/operations.md").read_text().partition("## Logs\n")[2]
+    rows = [line.split("|") for line in text.partition("\n## ")[0].splitlines() if "|" in line]
+    listed = {
+        event: set(re.findall("`([a-z]+)`", row[3].replace("`-`", "")))
+        for row in rows
+        for event in re.findall("`([a-z-]+)`", row[1])
+    }
+
+    assert listed == {event: _places(sentence) for event, (_, sentence) in EVENTS.items()}
 
 
 @pytest.mark.parametrize(
