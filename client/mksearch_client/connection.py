@@ -142,6 +142,7 @@ class GrpcConnection:
         address: HOST:PORT.
         n_busy: answers that told this client to come back later.
         is_lost: the last call found no server.
+        is_gone: it found nobody to connect to, and gRPC lets its next attempt wait.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class GrpcConnection:
         self._closed = threading.Event()
         self.n_busy = 0
         self.is_lost = False
+        self.is_gone = False
         self._started_s: list[float] = []
         self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
         self._server_key = server_key
@@ -236,6 +238,7 @@ class GrpcConnection:
             answer = work()
         except grpc.RpcError as error:
             self.is_lost = error.code() in _UNREACHABLE
+            self.is_gone = error.code() is grpc.StatusCode.UNAVAILABLE
             raise self._named(error) from None
         except ValueError as error:
             # grpc raises it for a call on a closed channel.
@@ -245,7 +248,7 @@ class GrpcConnection:
         except MksearchError as error:
             error.server = self.server
             raise
-        self.is_lost = False
+        self.is_lost = self.is_gone = False
         return answer
 
     def _one(self, answer: _T | None) -> _T:

@@ -401,6 +401,7 @@ def test_after_a_mixed_load_logs_and_metrics_hold_no_secret_and_no_word(
             assert word.lower() not in log.lower()
             assert word.lower() not in metrics.lower()
         for line in log.splitlines():
+            assert line.startswith("{"), line
             fields = json.loads(line)
             assert set(fields) <= {"time", "level", "event", "message", *FIELDS}
     events = {json.loads(line)["event"] for line in fleet[1].log().splitlines()}
