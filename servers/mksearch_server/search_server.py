@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreReq
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.engine import Engine
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
+from mksearch_server.warming import warm
 
 __all__ = [
     "ACTIVE_STATE",
@@ -508,6 +509,10 @@ class SearchServer:
             StorageError: there is no such object.
         """
         return self._store.read(name, offset, min(n_bytes, _READ_BYTES))
+
+    def warm(self, is_stopped: Callable[[], bool]) -> None:
+        """Read the cells of the active version ahead, until ``is_stopped``."""
+        warm(list(self._segments.values()), is_stopped)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -14,7 +14,7 @@ import grpc
 
 from mksearch.errors import MksearchError
 from mksearch_server.certificates import TlsConfig, TlsFiles, expiry_warning
-from mksearch_server.log import log
+from mksearch_server.log import log_event
 
 __all__ = ["ServerTls", "TlsInterceptor"]
 
@@ -79,10 +79,10 @@ class ServerTls:
             try:
                 files = TlsFiles.read(self._config)
             except MksearchError as error:
-                log.warning("the old certificate stays: %s", error)
+                log_event("certificate-unfit", cause=error.message)
                 return None
             self._files = files
-            log.info("a new certificate is presented from now on")
+            log_event("certificate-renewed")
             self._say()
             return _configuration(files)
 
@@ -91,7 +91,7 @@ class ServerTls:
         self._said_s = time.monotonic()
         warning = expiry_warning(self._files.certificate, time.time())
         if warning:
-            log.warning("%s", warning)
+            log_event("certificate-ends", cause=warning)
 
 
 def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:

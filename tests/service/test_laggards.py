@@ -43,9 +43,7 @@ def test_a_publisher_that_dies_between_two_activations_stops_no_search(
         activate = GrpcConnection.activate
         done: list[int] = []
 
-        def dying(
-            connection: GrpcConnection, manifest_hash: bytes, signature: bytes = b""
-        ) -> int:
+        def dying(connection: GrpcConnection, manifest_hash: bytes, signature: bytes = b"") -> int:
             if len(done) == n_activated:
                 raise _Died
             done.append(connection.server)
@@ -88,9 +86,7 @@ def test_until_enough_servers_hold_a_version_none_has_anything_to_show(
         if not connection.missing(manifest_hash):
             staged.add(connection.server)
 
-    def activating(
-        connection: GrpcConnection, manifest_hash: bytes, signature: bytes = b""
-    ) -> int:
+    def activating(connection: GrpcConnection, manifest_hash: bytes, signature: bytes = b"") -> int:
         n_staged.append(len(staged))
         return activate(connection, manifest_hash, signature)
 

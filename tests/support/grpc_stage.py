@@ -29,11 +29,10 @@ from mksearch_server import serve
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.certificates import CERTIFICATE_NAME, KEY_NAME, TlsConfig, create_tls
 from mksearch_server.config import ServerConfig, write_config
-from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity, create_identity
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
-from mksearch_server.tls import ServerTls, TlsInterceptor
+from mksearch_server.tls import ServerTls
 
 __all__ = [
     "LIFE_S",
@@ -145,7 +144,9 @@ class GrpcServer:
 
     def start(self) -> None:
         """Open the store and serve."""
-        config = ServerConfig(self.id, self.address, self.data, "numpy", folder=self.folder)
+        config = ServerConfig(
+            self.id, self.address, self.data, "numpy", tls=self.tls, folder=self.folder
+        )
         store = ObjectStore(config.data, config.max_store_bytes)
         try:
             self.runtime = Runtime(config, store, ServerIdentity(self.folder, store), self.engine)
@@ -155,9 +156,8 @@ class GrpcServer:
         self._loop.run(self._start())
 
     async def _start(self) -> None:
-        guards = [TlsInterceptor()] if self.tls else []
         server = grpc.aio.server(
-            options=serve._OPTIONS, interceptors=[*guards, _Heard(self), DecodingInterceptor()]
+            options=serve._OPTIONS, interceptors=[_Heard(self), *serve.interceptors(self.runtime)]
         )
         for add, servicer in (
             (search_pb2_grpc.add_SearchServiceServicer_to_server, SearchServicer),
