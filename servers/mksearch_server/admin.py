@@ -1,4 +1,4 @@
-"""Health and metrics over plain HTTP, for this machine alone, on threads of their own.
+"""Health and metrics over plain HTTP, on threads of their own: for this machine and named hosts.
 
 ``GET /metrics``, ``/healthz`` (the event loop turns) and ``/readyz`` (requests are taken).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,12 +21,15 @@ from mksearch.errors import StorageError
 from mksearch_server.config import LOOPBACK
 from mksearch_server.log import log_fault
 
-__all__ = ["AdminServer", "read_samples"]
+__all__ = ["AdminServer", "ask_state", "read_samples"]
 
 #: Seconds that a client may take for its request, and for its answer.
 _PATIENCE_S: Final = 5.0
 #: Seconds without a turn of the event loop after which the server counts as dead.
 STALLED_S: Final = 30.0
+_STATE_BYTES_MAX: Final = 200
+#: Loopback hosts of what listens on all addresses.
+_LOCAL: Final[Mapping[str, str]] = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -38,18 +41,22 @@ class AdminServer:
         is_ready: requests are taken.
     """
 
-    def __init__(self, listen: str, metrics: Callable[[], bytes]) -> None:
+    def __init__(
+        self, listen: str, metrics: Callable[[], bytes], hosts: Collection[str] = ()
+    ) -> None:
         """Listen, and answer from now on.
 
         Args:
-            listen: HOST:PORT, a loopback host.
+            listen: HOST:PORT, a loopback host unless there are ``hosts``.
             metrics: gives the text of all metrics; called on threads.
+            hosts: that may be asked for besides loopback.
 
         Raises:
             StorageError: the port is in use.
         """
         host, _, port = listen.rpartition(":")
         self._metrics = metrics
+        self._hosts = frozenset(name.lower() for name in (*LOOPBACK, *hosts))
         self.is_ready = False
         self._beat_s = time.monotonic()
         try:
@@ -95,7 +102,7 @@ class AdminServer:
 
             def do_GET(self) -> None:
                 host = self.headers.get("Host", "").rpartition(":")[0]
-                if host not in LOOPBACK:
+                if host.lower() not in admin._hosts:
                     # A page in a browser of this machine, whose name leads here.
                     self._send(HTTPStatus.FORBIDDEN, _TEXT, b"ask for 127.0.0.1 by its number\n")
                     return
@@ -120,6 +127,39 @@ class AdminServer:
         return Handler
 
 
+def dialled(address: str) -> str:
+    """Return HOST:PORT by which this machine reaches health and metrics that listen there."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOCAL.get(host, host)}:{port}"
+
+
+def ask_state(address: str, path: str) -> None:
+    """Ask a server on this machine for its health.
+
+    Args:
+        address: HOST:PORT of its health and metrics.
+        path: /healthz or /readyz.
+
+    Raises:
+        StorageError: nothing answers there, or another answer than yes.
+    """
+    host, _, port = dialled(address).rpartition(":")
+    connection = HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        said = answer.read(_STATE_BYTES_MAX).decode(errors="replace").strip()
+    except (OSError, HTTPException) as error:
+        raise StorageError(
+            f"{path} on {address} does not answer ({type(error).__name__})",
+            cure="wait until the server has started, or look into its log",
+        ) from None
+    finally:
+        connection.close()
+    if answer.status != HTTPStatus.OK:
+        raise StorageError(f"{path} on {address} says: {said}", cure="look into the server's log")
+
+
 def read_samples(address: str) -> dict[str, float]:
     """Return what a server's ``/metrics`` says: the value of every sample, by its name and labels.
 
@@ -129,7 +169,7 @@ def read_samples(address: str) -> dict[str, float]:
     Raises:
         StorageError: nothing answers there.
     """
-    host, _, port = address.rpartition(":")
+    host, _, port = dialled(address).rpartition(":")
     connection = HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE_S)
     try:
         connection.request("GET", "/metrics")
@@ -163,7 +203,7 @@ def _server_for(host: str) -> type[ThreadingHTTPServer]:
     class Server(ThreadingHTTPServer):
         """Ends with the process, and says nothing of clients that hang up."""
 
-        address_family = AF_INET6 if host == "[::1]" else AF_INET
+        address_family = AF_INET6 if host.startswith("[") else AF_INET
         daemon_threads = True
         allow_reuse_address = True
 

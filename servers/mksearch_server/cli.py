@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -69,18 +70,33 @@ def init(
         bool, typer.Option("--request", help="Write tls.csr as well, for an authority to sign.")
     ] = False,
     tls: Annotated[bool, typer.Option("--tls", help="TLS on a loopback host as well.")] = False,
+    admin_listen: Annotated[
+        str, typer.Option(help="HOST:PORT of health and metrics over plain HTTP.")
+    ] = "",
+    admin_host: Annotated[
+        list[str] | None,
+        typer.Option("--admin-host", help="Name that collectors of metrics call it; repeatable."),
+    ] = None,
+    log_format: Annotated[str, typer.Option(help='"text", or "json": an object a line.')] = "text",
+    if_new: Annotated[
+        bool, typer.Option("--if-new", help="Leave a server that is there already as it is.")
+    ] = False,
     as_json: _Json = False,
 ) -> None:
     """Make a new server: keys, commented server.toml, claim token (also in DIR/claim-token)."""
-    from mksearch_server.config import is_loopback, write_config
+    from mksearch_server.config import CONFIG_NAME, is_loopback, write_config
     from mksearch_server.identity import create_identity
 
     has_tls = tls or request or bool(host) or not is_loopback(listen)
+    if if_new and (folder / CONFIG_NAME).exists():
+        path = folder / CONFIG_NAME
+        _print({"config": str(path)}, f"{path} is there already", as_json=as_json)
+        return
     # Before anything is made or changed.
     hosts = _require_new(folder, server_id, listen, host or [], tls=has_tls)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if not all(map(_is_of_a_volume, folder.iterdir())):
             raise StorageError(f"{folder} is not empty", cure="name a new folder")
         os.chmod(folder, 0o700)
         tls_key = b""
@@ -88,7 +104,10 @@ def init(
             from mksearch_server.certificates import create_tls
 
             tls_key = create_tls(folder, hosts, request=request)
-        path = write_config(folder, server_id, listen, tls=has_tls)
+        admin = (admin_listen, admin_host or [])
+        path = write_config(
+            folder, server_id, listen, tls=has_tls, admin=admin, log_format=log_format
+        )
         token = create_identity(folder, tls_key)
     except OSError as error:
         raise StorageError(
@@ -106,6 +125,13 @@ def init(
         fields["request"] = str(folder / "tls.csr")
         text += f"\nhave {folder / 'tls.csr'} signed, and put the answer into {folder / 'tls.crt'}"
     _print(fields, text, as_json=as_json)
+
+
+def _is_of_a_volume(entry: Path) -> bool:
+    """Tell whether a new volume has this: where the store's is mounted, and what a disk has."""
+    if entry.name == "lost+found":
+        return True
+    return entry.name == "data" and entry.is_dir() and not any(entry.iterdir())
 
 
 def _require_new(
@@ -137,6 +163,7 @@ def serve(config: _Config, as_json: _Json = False) -> None:
     from mksearch_server.log import logging_to_stderr
     from mksearch_server.memory import bound_allocator
 
+    _end_when_told()
     bound_allocator()
     loaded = load_config(config)
     if loaded.threads:
@@ -157,6 +184,45 @@ def serve(config: _Config, as_json: _Json = False) -> None:
 
     with logging_to_stderr(loaded.log_format):
         asyncio.run(run(loaded, ready))
+
+
+def _end_when_told() -> None:
+    """Have SIGTERM end this process already while it starts.
+
+    The first process of a container has no other handler, and would be killed after a while.
+    """
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+@app.command(epilog="Example: mksearch-server probe --config srv1/server.toml")
+def probe(
+    config: _Config,
+    live: Annotated[
+        bool, typer.Option("--live", help="Whether it is alive, not whether it takes requests.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Ask the server that runs here for its health: for the probes of container platforms."""
+    from mksearch_server.admin import ask_state
+    from mksearch_server.config import load_config
+    from mksearch_server.running import find_running
+
+    loaded = load_config(config)
+    running = find_running(loaded.data)
+    if running is None:
+        raise StorageError(f"no server uses the store in {loaded.data}", cure="start it")
+    if not running.admin:
+        raise StorageError(
+            "the server has not said where its health is",
+            cure="wait until it has started; it needs admin_listen in server.toml",
+        )
+    state = "live" if live else "ready"
+    ask_state(running.admin, "/healthz" if live else "/readyz")
+    _print({"id": loaded.id, "state": state}, f"server {loaded.id} is {state}", as_json=as_json)
 
 
 @app.command(epilog="Example: mksearch-server drain --config srv1/server.toml")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -65,12 +67,18 @@ drain_s = 10
 
 # Seconds that the version before is still served once another is active.
 grace_s = 60
-# HOST:PORT of health and metrics over plain HTTP, for this machine alone: loopback only.
+
+# HOST:PORT of health and metrics over plain HTTP, for this machine alone: loopback only, unless
+# admin_hosts names what collectors on the operator's own network call this server.
 # Off while it is not set.  Port 0 takes a free one, and the log names it.
-# admin_listen = "127.0.0.1:9101"
+{admin}
 
 # "text", or "json" with one object a line.
-log_format = "text"
+log_format = "{log_format}"
+"""
+_NO_ADMIN = """\
+# admin_listen = "127.0.0.1:9101"
+# admin_hosts = ["server-1.internal"]\
 """
 
 
@@ -88,7 +96,10 @@ class ServerConfig:
         max_store_bytes: largest size of the store.
         drain_s: seconds that running requests get at the end.
         grace_s: seconds that the version before is still served.
-        admin_listen: HOST:PORT of health and metrics, a loopback host; "" for off.
+        admin_listen: HOST:PORT of health and metrics, "" for off; a loopback host unless
+            ``admin_hosts`` names any.
+        admin_hosts: names and addresses that health and metrics may be asked for by, besides
+            loopback; none for this machine alone.
         log_format: "text" or "json".
         oidc: issuer whose ID tokens count, None for none.
         tls: files of key and certificate, None for a server on loopback that goes without.
@@ -105,6 +116,7 @@ class ServerConfig:
     drain_s: int = 10
     grace_s: int = 60
     admin_listen: str = ""
+    admin_hosts: tuple[str, ...] = ()
     log_format: str = "text"
     oidc: OidcConfig | None = None
     tls: TlsConfig | None = None
@@ -134,13 +146,8 @@ class ServerConfig:
                 f"log_format = {self.log_format!r} is not known",
                 cure=f"use one of {', '.join(LOG_FORMATS)}",
             )
-        if self.admin_listen != "" and not _is_on_loopback(self.admin_listen):
-            raise ParameterError(
-                f"admin_listen = {self.admin_listen!r} is not a loopback host and port",
-                cure="health and metrics are for this machine alone: use 127.0.0.1 or [::1]",
-            )
-        host, _, port = self.listen.rpartition(":")
-        if not _HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65535:
+        self._require_admin()
+        if not _is_address(self.listen):
             raise ParameterError(
                 f"listen = {self.listen!r} is not HOST:PORT",
                 cure="write a name or address and a port, such as 127.0.0.1:7101 or [::1]:7101",
@@ -152,18 +159,32 @@ class ServerConfig:
                 "127.0.0.1 or [::1]",
             )
 
+    def _require_admin(self) -> None:
+        """Raise ParameterError unless health and metrics may be asked for as is said."""
+        if self.admin_listen == "":
+            return
+        if not _is_address(self.admin_listen):
+            raise ParameterError(
+                f"admin_listen = {self.admin_listen!r} is not a loopback host and port",
+                cure="write 127.0.0.1 or [::1] and a port, such as 127.0.0.1:9101",
+            )
+        if not self.admin_hosts and not is_loopback(self.admin_listen):
+            raise ParameterError(
+                f"admin_listen = {self.admin_listen!r} is not a loopback host and port",
+                cure="health and metrics are for this machine alone: use 127.0.0.1 or [::1]; or "
+                "list in admin_hosts what collectors on your own network call this server",
+            )
+
 
 def is_loopback(listen: str) -> bool:
     """Tell whether HOST:PORT is of this machine alone."""
     return listen.rpartition(":")[0] in LOOPBACK
 
 
-def _is_on_loopback(address: object) -> bool:
-    """Tell whether an address is HOST:PORT of this machine."""
-    if not isinstance(address, str) or not is_loopback(address):
-        return False
-    port = address.rpartition(":")[2]
-    return port.isdecimal() and int(port) <= 65535
+def _is_address(address: object) -> bool:
+    """Tell whether something is HOST:PORT."""
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    return bool(_HOST.fullmatch(host)) and port.isdecimal() and int(port) <= 65535
 
 
 def dialled_host(listen: str) -> str:
@@ -172,19 +193,61 @@ def dialled_host(listen: str) -> str:
     return "" if host in _ANY else host.strip("[]")
 
 
-def write_config(folder: Path, server_id: int, listen: str, *, tls: bool = False) -> Path:
+def write_config(
+    folder: Path,
+    server_id: int,
+    listen: str,
+    *,
+    tls: bool = False,
+    admin: tuple[str, Sequence[str]] = ("", ()),
+    log_format: str = "text",
+) -> Path:
     """Write a commented ``server.toml``; return its path.
+
+    Args:
+        folder: of the server.
+        server_id: 1..255.
+        listen: HOST:PORT.
+        tls: whether it names the files of TLS.
+        admin: ``admin_listen`` and ``admin_hosts``.
+        log_format: "text" or "json".
 
     Raises:
         ParameterError: a value is out of range.
     """
     files = TlsConfig(folder / CERTIFICATE_NAME, folder / KEY_NAME) if tls else None
-    ServerConfig(server_id, listen, folder, tls=files)
+    admin_listen, admin_hosts = admin
+    ServerConfig(
+        *(server_id, listen, folder),
+        admin_listen=admin_listen,
+        admin_hosts=tuple(admin_hosts),
+        log_format=log_format,
+        tls=files,
+    )
     path = folder / CONFIG_NAME
-    text = _TEMPLATE.format(id=server_id, listen=listen)
+    shown = _NO_ADMIN
+    if admin_listen:
+        shown = f'admin_listen = "{admin_listen}"\nadmin_hosts = {json.dumps(list(admin_hosts))}'
+    text = _TEMPLATE.format(id=server_id, listen=listen, admin=shown, log_format=log_format)
     text += TLS_TEMPLATE.format(mark="" if tls else "# ")
     path.write_text(text + OIDC_TEMPLATE)
     return path
+
+
+def _host_names(values: object) -> tuple[str, ...]:
+    """Read ``admin_hosts``.
+
+    Raises:
+        ParameterError: it is no list of names and addresses.
+    """
+    if isinstance(values, list) and all(
+        isinstance(value, str) and _HOST.fullmatch(value) for value in values
+    ):
+        return tuple(values)
+    raise ParameterError(
+        f"admin_hosts = {values!r} is not a list of names or addresses",
+        cure='write it as in ["server-1.internal", "10.0.0.7", "[fd00::7]"], without ports',
+    )
 
 
 def load_config(path: Path) -> ServerConfig:
@@ -216,6 +279,7 @@ def load_config(path: Path) -> ServerConfig:
             f"{path}: data or listen is not a string", cure="write them in quotation marks"
         )
     values["data"] = path.parent / values["data"]
+    values["admin_hosts"] = _host_names(values.get("admin_hosts", []))
     try:
         if "oidc" in values:
             values["oidc"] = read_oidc(values["oidc"], path.parent)

@@ -62,6 +62,13 @@ class Gpu:
         for name, text, read in kinds:
             yield name, text, list(self._each(read))
 
+    def uuids(self) -> Iterator[tuple[int, str]]:
+        """Yield (index, UUID) of every GPU: by that other exporters name it."""
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            with suppress(self._nvml.NVMLError):
+                found = self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index))
+                yield index, found.decode() if isinstance(found, bytes) else str(found)
+
     def _each(self, read: Callable[[Any], float]) -> Iterator[tuple[int, float]]:
         for index in range(self._nvml.nvmlDeviceGetCount()):
             # Not every device tells everything.

@@ -20,6 +20,7 @@ from mksearch_server.store import REPAIR_CURE, ObjectStore
 
 __all__ = [
     "CLAIM_STATE",
+    "SERVER_KEY_NAME",
     "Claim",
     "ServerIdentity",
     "create_identity",
@@ -28,7 +29,7 @@ __all__ = [
     "write_secret",
 ]
 
-_KEY_NAME = "server-key"
+SERVER_KEY_NAME = "server-key"
 TOKEN_NAME = "claim-token"  # noqa: S105 - the name of a file
 CLAIM_STATE = "claim"
 #: Copy of the claim beside the key: it is needed when the disk of the store was lost.
@@ -133,7 +134,7 @@ def create_identity(folder: Path, tls_key: bytes = b"") -> str:
         StorageError: the folder holds a server already, or cannot be written.
     """
     random = SystemRandom()
-    write_secret(folder / _KEY_NAME, random.bytes(KEY_BYTES))
+    write_secret(folder / SERVER_KEY_NAME, random.bytes(KEY_BYTES))
     token = random.bytes(16).hex() + (f".{tls_key.hex()}" if tls_key else "")
     write_secret(folder / TOKEN_NAME, token.encode())
     return token
@@ -157,7 +158,7 @@ class ServerIdentity:
         self._folder = folder
         self._store = store
         try:
-            self.seed = SecretKey((folder / _KEY_NAME).read_bytes())
+            self.seed = SecretKey((folder / SERVER_KEY_NAME).read_bytes())
             self.signer = AnswerSigner(SigningKey(self.seed))
         except (OSError, ParameterError) as error:
             raise StorageError(

@@ -251,6 +251,10 @@ class _Gpus(Collector):
             for index, value in values:
                 family.add_metric((str(index),), value)
             yield family
+        named = InfoMetricFamily("mksearch_gpu", "UUID of the GPU", labels=("gpu",))
+        for index, uuid in self._gpu.uuids():
+            named.add_metric((str(index),), {"uuid": uuid})
+        yield named
 
 
 def _info(name: str, text: str, values: dict[str, str]) -> InfoMetricFamily:

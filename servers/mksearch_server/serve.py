@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mksearch.errors import StorageError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import PANEL_UNIT
-from mksearch.scoring.engine import make_engine
+from mksearch.scoring.engine import Engine, make_engine
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
@@ -24,12 +24,18 @@ from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log_event
 from mksearch_server.memory import collecting
+from mksearch_server.preflight import (
+    require_clock,
+    require_gpu,
+    require_own_store,
+    require_private,
+)
 from mksearch_server.running import StoreLock
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
 from mksearch_server.tls import ServerTls, TlsInterceptor
 
-__all__ = ["interceptors", "open_runtime", "serve"]
+__all__ = ["interceptors", "load_loops", "open_runtime", "serve"]
 
 #: Streams that one connection may have open.
 _STREAMS_MAX = 256
@@ -54,17 +60,27 @@ def open_runtime(config: ServerConfig) -> Runtime:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
     """
+    require_private(config)
     store = ObjectStore(config.data, config.max_store_bytes)
-    identity = ServerIdentity(config.folder, store)
-    engine = make_engine(config.engine)
-    # Loads the compiled loops, so that the first query does not wait for them.
+    try:
+        identity = ServerIdentity(config.folder, store)
+        require_own_store(store, identity)
+        engine = make_engine(config.engine)
+        load_loops(engine)
+    except BaseException:
+        store.close()
+        raise
+    return Runtime(config, store, identity, engine)
+
+
+def load_loops(engine: Engine) -> None:
+    """Compile or load the loops of an engine, so that the first query does not wait for them."""
     geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
     zeros = np.zeros((8, geometry.width), np.uint16)
     # As mapped files are: compiled code tells apart arrays that may not be written.
     zeros.flags.writeable = False
     for n_vectors in (1, len(zeros)):
         engine.score(zeros, geometry, zeros[:n_vectors])
-    return Runtime(config, store, identity, engine)
 
 
 async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None:
@@ -78,7 +94,10 @@ async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None
     Raises:
         StorageError: the store or the TLS files are damaged, the store is in use, or a port is.
     """
+    require_gpu()
     tls = None if config.tls is None else ServerTls(config.tls)
+    if tls is not None:
+        require_clock(tls.begins_s)
     lock = StoreLock(config.data)
     runtime = open_runtime(config)
     try:
@@ -153,7 +172,9 @@ def _listening(
 
 
 def _administering(config: ServerConfig, runtime: Runtime) -> AdminServer | None:
-    return AdminServer(config.admin_listen, runtime.metrics.text) if config.admin_listen else None
+    if not config.admin_listen:
+        return None
+    return AdminServer(config.admin_listen, runtime.metrics.text, config.admin_hosts)
 
 
 async def _beating(admin: AdminServer) -> None:
