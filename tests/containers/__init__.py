@@ -1,1 +1,1 @@
-"""`./dev containers`: the images are built, and three servers run in them as three operators would."""
+"""`./dev containers`: images are built, and three servers run in them as of three operators."""

@@ -1,4 +1,4 @@
-"""The folder in which images are built: wheels with their hashes, lists of what is in them, scripts."""
+"""The folder in which images are built: wheels with their hashes, lists of them, scripts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def write_context(folder: Path, *, gpu: bool = False) -> None:
     """
     if sys.version_info[:2] != PYTHON:
         raise ToolMissing(
-            "the bases of the images have Python %d.%d, and wheels are fetched for the Python that runs "
-            "this: set MKSEARCH_PYTHON to one" % PYTHON
+            f"the bases of the images have Python {PYTHON[0]}.{PYTHON[1]}, and wheels are fetched "
+            "for the Python that runs this: set MKSEARCH_PYTHON to one"
         )
     if importlib.util.find_spec("cyclonedx_py") is None:
         raise ToolMissing("cyclonedx-bom, which writes the list of packages, is not installed")
