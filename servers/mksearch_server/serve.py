@@ -19,6 +19,7 @@ from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.calls import CountingInterceptor
+from mksearch_server.certificates import TlsFiles
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity
@@ -95,9 +96,9 @@ async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None
         StorageError: the store or the TLS files are damaged, the store is in use, or a port is.
     """
     require_gpu()
+    if config.tls is not None:
+        require_clock(TlsFiles.read(config.tls).certificate.begins_s)
     tls = None if config.tls is None else ServerTls(config.tls)
-    if tls is not None:
-        require_clock(tls.begins_s)
     lock = StoreLock(config.data)
     runtime = open_runtime(config)
     try:

@@ -50,11 +50,6 @@ class ServerTls:
         self._files = TlsFiles.read(config)
         self._say()
 
-    @property
-    def begins_s(self) -> float:
-        """From when on the certificate is good, Unix seconds."""
-        return self._files.certificate.begins_s
-
     def credentials(self) -> grpc.ServerCredentials:
         """Return what `grpc` listens with."""
         first = _configuration(self._files)

@@ -7,15 +7,22 @@ containers; ``--require`` ends with 1 there as well.
 from __future__ import annotations
 
 import argparse
+import os
+import stat
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+# What gRPC would write on standard error of servers that end is said by the check.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 from tests.containers.context import write_context
 from tests.containers.lint import lint
-from tests.containers.tools import ROOT, ToolMissing, have_programs
+from tests.containers.tools import ToolMissing, have_programs
 
-FOLDER = ROOT / "build/containers"
+#: Names the folder that base, images and programs are kept in from run to run.
+FOLDER_NAME = "MKSEARCH_CONTAINERS_DIR"
 
 
 def _options() -> argparse.Namespace:
@@ -34,6 +41,21 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _folder() -> Path:
+    """Return the folder to work in, this user's alone; outside of the repository.
+
+    Raises:
+        ToolMissing: it is somebody else's.
+    """
+    named = os.environ.get(FOLDER_NAME)
+    folder = Path(named or f"{tempfile.gettempdir()}/mksearch-containers-{os.geteuid()}").absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ToolMissing(f"{folder} is not this user's folder: name another in {FOLDER_NAME}")
+    return folder
+
+
 def main() -> int:
     """Do what the command line says; return its exit code."""
     options = _options()
@@ -43,13 +65,14 @@ def main() -> int:
             write_context(options.context, gpu=options.gpu)
             print(f"{options.context} is ready: docker build -f Containerfile {options.context}")
             return 0
-        code = lint(FOLDER / "tools")
+        folder = _folder()
+        code = lint(folder / "tools")
         if options.lint or code:
             return code
         have_programs(install=not options.no_install)
         from tests.containers.check import Check
 
-        Check(FOLDER).run()
+        Check(folder).run()
     except ToolMissing as why:
         print(f"== left out: {why}", flush=True)
         return 1 if options.require or options.context else 0

@@ -114,7 +114,7 @@ class Podman:
             ["podman", "save", "--quiet", image], stdout=subprocess.PIPE, env=environment
         )
         packed = subprocess.Popen(
-            ["gzip", "-3"], stdin=save.stdout, stdout=subprocess.PIPE, env=environment
+            ["gzip", "-1"], stdin=save.stdout, stdout=subprocess.PIPE, env=environment
         )
         assert save.stdout is not None
         assert packed.stdout is not None

@@ -423,6 +423,9 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetTemperature(self, device: int, _sensor: int) -> int:  # noqa: N802
         return 40
 
+    def nvmlDeviceGetUUID(self, device: int) -> str:  # noqa: N802
+        return f"GPU-{device}"
+
     def nvmlDeviceGetPowerUsage(self, device: int) -> int:  # noqa: N802
         if device == 1:
             raise self.NVMLError
@@ -440,6 +443,7 @@ def test_gpus_are_shown_where_the_driver_tells_of_them(monkeypatch: pytest.Monke
     metrics = Metrics()
     metrics.watch(_some_facts, lambda: 0, lambda: 0)
     assert b'\nmksearch_gpu_power_watts{gpu="0"} 70.0\n' in metrics.text()
+    assert b'\nmksearch_gpu_info{gpu="1",uuid="GPU-1"} 1.0\n' in metrics.text()
 
 
 @pytest.mark.parametrize("module", [None, FakeNvml(0), FakeNvml(-1)])
