@@ -32,7 +32,7 @@ def require_private(config: ServerConfig) -> None:
     such as root, may be read by its group.
 
     Raises:
-        StorageError: a key can be read or written by others; or it is not there.
+        StorageError: a key can be read or written by others, or not by this user.
     """
     _require_private(config.folder / SERVER_KEY_NAME)
     if config.tls is not None:
@@ -43,6 +43,9 @@ def _require_private(path: Path) -> None:
     try:
         found = path.stat()
         readable = os.access(path, os.R_OK)
+    except FileNotFoundError:
+        # Named by what reads it.
+        return
     except OSError as error:
         raise StorageError(
             f"the secret {path} cannot be read ({error.strerror})",
