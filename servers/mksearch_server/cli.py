@@ -253,7 +253,8 @@ def repair(
         list[str], typer.Option("--from", help="HOST:PORT of another server; several may be named.")
     ],
     card: Annotated[
-        Path | None, typer.Option(help="The collection's card, if the claim was lost as well.")
+        Path | None,
+        typer.Option(help="The collection's card: TLS keys of servers, and whose they are."),
     ] = None,
     as_json: _Json = False,
 ) -> None:
