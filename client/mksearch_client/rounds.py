@@ -27,10 +27,10 @@ from mksearch.query.trapdoor import Question, Trapdoor, make_trapdoor
 from mksearch_client.asking import Asking, Servers
 from mksearch_client.fetching import Connection
 
-__all__ = ["Asked", "OnLie", "SearchRounds"]
+__all__ = ["Asked", "LieCallback", "SearchRounds"]
 
 #: Told of a wrong answer: the server, its question, what it signed.
-OnLie = Callable[[int, ScoreRequest, ScoreAnswer], None]
+LieCallback = Callable[[int, ScoreRequest, ScoreAnswer], None]
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 #: Groups asked of one server at once.
@@ -55,7 +55,7 @@ class SearchRounds:
         servers: Servers[Connection],
         random: RandomSource,
         clock: Callable[[], float],
-        on_lie: OnLie,
+        on_lie: LieCallback,
     ) -> None:
         self._servers = servers
         self._random = random

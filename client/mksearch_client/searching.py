@@ -30,7 +30,7 @@ from mksearch_client.fetching import Cache, Connection, NoCache, first_good, rea
 from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.result import SearchHit, SearchResult
-from mksearch_client.rounds import Asked, OnLie, SearchRounds
+from mksearch_client.rounds import Asked, LieCallback, SearchRounds
 from mksearch_client.versions import newest_manifest
 
 __all__ = ["Cache", "Connection", "Searcher"]
@@ -60,7 +60,7 @@ class Searcher:
         hedge_s: float = 1.0,
         on_close: Callable[[], None] | None = None,
         on_seen: Callable[[SignedManifest], None] | None = None,
-        on_lie: OnLie | None = None,
+        on_lie: LieCallback | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent before the first question.
 
