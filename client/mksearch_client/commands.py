@@ -218,6 +218,7 @@ def owner_status(
     """Run ``mksearch owner status``."""
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         signed, servers = owner.status()
+        expires_at = 0 if signed is None else owner.expires_at(signed)
         name = owner.profile.name
         evidence = owner.profile.evidence()
     manifest = None if signed is None else signed.manifest
@@ -225,7 +226,8 @@ def owner_status(
         "name": name,
         "version": 0 if manifest is None else manifest.version,
         "documents": 0 if manifest is None else sum(g.n_docs for g in manifest.groups),
-        "expires_at": 0 if manifest is None else manifest.expires_at,
+        "expires_at": expires_at,
+        "timestamp_key": "" if manifest is None else manifest.timestamp_key.hex(),
         "servers": [asdict(server) for server in servers],
         "evidence": [asdict(kept) for kept in evidence],
     }
@@ -235,7 +237,7 @@ def owner_status(
     if manifest is None:
         out(f"{name}: nothing is published")
     else:
-        until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
+        until = datetime.fromtimestamp(expires_at, UTC).date()
         out(f"{name}: version {manifest.version}, {fields['documents']} documents, until {until}")
     for server in servers:
         reason = f": {server.reason}" if server.reason else ""

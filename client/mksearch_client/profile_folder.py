@@ -36,6 +36,7 @@ __all__ = [
     "not_writable",
     "read_fields",
     "read_passphrase",
+    "read_passphrase_in",
     "write_file",
 ]
 
@@ -61,10 +62,17 @@ def read_passphrase(path: Path | None) -> bytes | None:
         ProfileError: the file cannot be read or is empty.
     """
     named = path or os.environ.get("MKSEARCH_PASSPHRASE_FILE")
-    if not named:
-        return None
+    return read_passphrase_in(Path(named)) if named else None
+
+
+def read_passphrase_in(named: Path) -> bytes:
+    """Return the passphrase in a file.
+
+    Raises:
+        ProfileError: the file cannot be read or is empty.
+    """
     try:
-        passphrase = Path(named).read_bytes().rstrip(b"\r\n")
+        passphrase = named.read_bytes().rstrip(b"\r\n")
     except OSError as error:
         raise ProfileError(
             f"the passphrase file {named} cannot be read ({error.strerror})",
@@ -206,7 +214,7 @@ class SecretFile:
             return content
         if passphrase is None:
             raise ProfileError(
-                "the profile is sealed with a passphrase",
+                f"{self.path} is sealed with a passphrase",
                 cure="name its file with --passphrase-file or MKSEARCH_PASSPHRASE_FILE",
             )
         try:

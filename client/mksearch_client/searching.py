@@ -27,6 +27,7 @@ from mksearch.query.trapdoor import Question, parse_question
 from mksearch.text.weights import SCORE_ONE
 from mksearch_client.asking import Servers
 from mksearch_client.fetching import Cache, Connection, NoCache, first_good, read_object
+from mksearch_client.freshness import Freshness
 from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.result import SearchHit, SearchResult
@@ -89,6 +90,8 @@ class Searcher:
         self._quorum = quorum or Quorum()
         self._cache: Cache = cache or NoCache()
         self._opener = VersionOpener(keys, self._cache)
+        self._freshness = Freshness(self._cache)
+        self._until_s = 0
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
@@ -161,8 +164,10 @@ class Searcher:
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
         signed = self._newest(servers)
+        now_s = int(self._clock())
+        self._until_s = self._freshness.until(servers, signed, now_s)
         if not self._accept_expired:
-            signed.require_current(int(self._clock()))
+            signed.require_current(now_s, self._until_s)
         opened = self._opener.open(servers, signed)
         if self._seen is None or self._seen.hash != signed.hash:
             self._on_seen(signed)
@@ -259,7 +264,7 @@ class Searcher:
                 "raise --max-records"
             )
         if self._seen is not None:
-            left_s = self._seen.manifest.expires_at - int(self._clock())
+            left_s = self._until_s - int(self._clock())
             if left_s < 0:
                 warnings.append(f"the manifest expired {-left_s} s ago and was accepted")
             elif left_s < MANIFEST_WARNING_S:

@@ -15,11 +15,13 @@ from . import (
     bad_members,
     bad_search,
     bad_streams,
+    bad_timestamps,
     good_core,
     good_index,
     good_search,
     members,
     signed,
+    timestamps,
 )
 from .material import BAD, HERE, Json, render
 
@@ -40,6 +42,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "access_policy": access.access_policy,
     "access": access.access,
     "members": members.file,
+    "timestamp": timestamps.file,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -54,6 +57,7 @@ def bad() -> Mapping[str, Json]:
         **dict(signed.bad()),
         **bad_access.files(),
         **bad_members.files(),
+        **bad_timestamps.files(),
     }
 
 

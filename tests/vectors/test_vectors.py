@@ -15,7 +15,7 @@ import pytest
 from mksearch import errors
 from tests.reference.refused import Refused
 
-from . import access, generate, members, readers, signed, slow
+from . import access, generate, members, readers, signed, slow, timestamps
 from .material import BAD, HERE, Json, bad_names, load, render
 
 ROOT = HERE.parents[1]
@@ -25,6 +25,7 @@ CHECKS = {
     "access_policy": access.check_access_policy,
     "access": access.check_access,
     "members": members.check,
+    "timestamp": timestamps.check,
 }
 
 
@@ -81,6 +82,7 @@ def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
     wanted |= {f"12.1.{i}" for i in range(1, 4)} | {f"12.3.{i}" for i in range(1, 10)}
     wanted |= {f"12.4.{i}" for i in range(1, 5)} | {f"12.5.{i}" for i in range(1, 6)}
+    wanted |= {"14.1.1"} | {f"14.2.{i}" for i in range(1, 9)} | {f"14.3.{i}" for i in range(1, 5)}
     assert steps == wanted
 
 
