@@ -165,7 +165,7 @@ def card(
 def verify(
     evidence: Annotated[
         list[Path] | None,
-        typer.Option(help="Prove this lie of a server instead, by computing its answer anew."),
+        typer.Option(help="Prove this instead: a server's lie, computed anew, or two manifests."),
     ] = None,
     profile: ProfileFolderOption = None,
     passphrase_file: PassphraseFile = None,

@@ -221,6 +221,7 @@ def owner_status(
         expires_at = 0 if signed is None else owner.expires_at(signed)
         name = owner.profile.name
         evidence = owner.profile.evidence()
+        equivocations = owner.profile.equivocations()
     manifest = None if signed is None else signed.manifest
     fields = {
         "name": name,
@@ -230,6 +231,7 @@ def owner_status(
         "timestamp_key": "" if manifest is None else manifest.timestamp_key.hex(),
         "servers": [asdict(server) for server in servers],
         "evidence": [asdict(kept) for kept in evidence],
+        "equivocations": [asdict(kept) for kept in equivocations],
     }
     if as_json:
         print_json(fields)
@@ -245,6 +247,9 @@ def owner_status(
     for kept in evidence:
         day = datetime.fromtimestamp(kept.kept_at, UTC).date()
         out(f"server {kept.server} lied about version {kept.version} on {day}: {kept.path}")
+    for pair in equivocations:
+        day = datetime.fromtimestamp(pair.kept_at, UTC).date()
+        out(f"two manifests about version {pair.version} were met on {day}: {pair.path}")
 
 
 def owner_card(
@@ -289,13 +294,16 @@ def owner_judge(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Run ``mksearch owner verify --evidence``: code 3 when a lie is proved."""
+    """Run ``mksearch owner verify --evidence``: code 3 when a lie or two manifests are proved."""
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         verdicts = [(path, owner.judge(path)) for path in evidence]
     if as_json:
         print_json({"evidence": [{"path": str(p), **asdict(verdict)} for p, verdict in verdicts]})
     else:
         for path, verdict in verdicts:
+            if not verdict.server:
+                out(f"{path}: {verdict.reason}")
+                continue
             what = "lied" if verdict.is_lie else "did not lie"
             about = f"server {verdict.server} {what} about version {verdict.version}"
             out(f"{path}: {about}: {verdict.reason}")

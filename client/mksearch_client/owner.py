@@ -25,6 +25,7 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.index.catalogue import CatalogueEntry, decode_catalogue
+from mksearch.index.equivocation import EQUIVOCATION_MAGIC, Equivocation
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
 from mksearch.index.renewal import latest_renewal
 from mksearch.index.stream import open_stream
@@ -518,6 +519,8 @@ class Owner:
     def judge(self, path: Path) -> Verdict:
         """Compute anew what a server should have answered, and say whether it lied.
 
+        Evidence that the owner's key signed two manifests is proved by their signatures.
+
         Args:
             path: a file of evidence, of this profile or of a user's.
 
@@ -535,6 +538,10 @@ class Owner:
                 cure="name a file that mksearch owner status lists, or that a user sent",
             ) from None
         try:
+            if data.startswith(EQUIVOCATION_MAGIC):
+                keys = self.profile.keys
+                found = Equivocation.decode(data, keys.signing.public, keys.collection)
+                return Verdict(0, found.second.manifest.version, is_lie=True, reason=str(found))
             evidence = Evidence.decode(data)
             entry = self.profile.servers.get(evidence.server)
             if entry is None:

@@ -32,7 +32,7 @@ from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.result import SearchHit, SearchResult
 from mksearch_client.rounds import Asked, OnLie, SearchRounds
-from mksearch_client.versions import newest_manifest
+from mksearch_client.versions import OnRivals, newest_manifest
 
 __all__ = ["Cache", "Connection", "Searcher"]
 
@@ -62,6 +62,7 @@ class Searcher:
         on_close: Callable[[], None] | None = None,
         on_seen: Callable[[SignedManifest], None] | None = None,
         on_lie: OnLie | None = None,
+        on_rivals: OnRivals | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent before the first question.
 
@@ -79,6 +80,8 @@ class Searcher:
             on_close: lets go of the connections.
             on_seen: told of every newer version, to remember it.
             on_lie: told of every wrong answer that a server signed.
+            on_rivals: told of two manifests that the owner's key signed and of which only one can
+                be.
         """
         self._connections = connections
         self._addresses = addresses or {}
@@ -96,6 +99,7 @@ class Searcher:
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
         self._on_lie = on_lie or (lambda _server, _request, _answer: None)
+        self._on_rivals = on_rivals or (lambda _evidence: "")
         self._last: Servers[Connection] | None = None
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
 
@@ -160,6 +164,7 @@ class Searcher:
             collection=self._keys.collection,
             quorum=self._quorum,
             seen=self._seen,
+            on_rivals=self._on_rivals,
         )
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:

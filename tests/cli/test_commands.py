@@ -426,7 +426,8 @@ def test_an_unknown_document_ends_with_1(shared: Collection, name: str) -> None:
 def test_status_says_what_every_server_serves(collection: Collection) -> None:
     fields = collection("owner", "status", "--json").json
 
-    wanted = {"name", "version", "documents", "expires_at", "timestamp_key", "servers", "evidence"}
+    wanted = {"name", "version", "documents", "expires_at", "timestamp_key", "servers"}
+    wanted |= {"evidence", "equivocations"}
     assert set(fields) == wanted
     assert fields["evidence"] == []
     assert (fields["name"], fields["documents"]) == ("test", N_DOCS)
