@@ -119,8 +119,9 @@ def test_no_client_goes_back_and_all_converge_when_the_halves_meet(stage: GrpcSt
     assert len(hit_ids(results[0].hits)) == 14
 
 
+@pytest.mark.parametrize("first", ["one that saw it", "one that meets it"])
 def test_clients_carry_a_version_over_to_a_half_that_holds_it(
-    stage: GrpcStage, monkeypatch: pytest.MonkeyPatch
+    stage: GrpcStage, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """The owner was cut off from one half after it had staged the version everywhere."""
     old = _versions(stage)[0]
@@ -141,8 +142,9 @@ def test_clients_carry_a_version_over_to_a_half_that_holds_it(
     # Whoever has seen nothing newer is shown what this half agrees on.
     assert right.search(RIGHT).version == old
     assert left.search(LEFT).version == new
-    assert right.search((2, 3)).version == new
 
+    if first == "one that meets it":
+        assert right.search((2, 3)).version == new
     assert left.search(RIGHT).version == new
     assert right.search(RIGHT).version == new
     assert _versions(stage) == [new] * 4

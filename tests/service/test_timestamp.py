@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -426,6 +427,32 @@ def test_an_old_version_kept_alive_fools_nobody_who_saw_a_newer_one(stage: Stage
             searcher.search("apple")
     assert caught.value.exit_code == 3
     assert "stale" in caught.value.message
+
+
+def test_with_t_plus_1_servers_it_keeps_an_old_version_alive_for_who_saw_no_newer_one(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """What is not promised, and its end: the life of one signature after the last."""
+    old, key = stage.newest(), stage.file().key
+    with stage.owner() as owner:
+        owner.revoke_timestamp_key()
+    folder = tmp_path / "profile"
+    shutil.copytree(stage.servers.owner.profile.folder, folder)
+    (folder / "manifest").unlink()
+    stage.now_s = old.manifest.expires_at + DAY_S
+    renewal = SignedRenewal.sign(old, stage.now_s, key)
+
+    def refresh() -> SignedManifest:
+        with Searcher(Profile.open(folder), clock=stage.clock) as searcher:
+            for connection in searcher._servers.values():
+                connection.manifest = old.encode  # type: ignore[method-assign]
+                connection.renewal = renewal.encode  # type: ignore[method-assign]
+            return searcher.refresh().signed
+
+    assert refresh().hash == old.hash
+    stage.now_s += MANIFEST_LIFE_S + 1
+    with pytest.raises(ManifestExpired):
+        refresh()
 
 
 # --- its file ------------------------------------------------------------------------------------
