@@ -88,7 +88,7 @@ class Fleet:
         keys = self.profile.keys
         n_answers = 0
         newest = self.profile.highest_seen()
-        shown = [] if newest is None else [newest]
+        shown = {} if newest is None else {newest.hash: newest}
         answers = self.each(lambda connection: connection.manifest())
         for answer in answers.values():
             if isinstance(answer, ServerRefused) and answer.detail_code == "storage":
@@ -99,10 +99,10 @@ class Fleet:
                 except MksearchError:
                     continue
                 n_answers += 1
-                shown.append(signed)
+                shown[signed.hash] = signed
                 if newest is None or signed.manifest.version > newest.manifest.version:
                     newest = signed
-        for one, other in combinations(shown, 2):
+        for one, other in combinations(shown.values(), 2):
             if are_rivals(one, other):
                 self.profile.keep_equivocation(Equivocation.of(one, other))
         need = self.profile.quorum.threshold
