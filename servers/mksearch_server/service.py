@@ -211,12 +211,12 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             return None
 
     async def GetRenewal(  # noqa: N802
-        self,
-        request: search_pb2.GetRenewalRequest,  # noqa: ARG002
-        context: Any,
+        self, request: search_pb2.GetRenewalRequest, context: Any
     ) -> search_pb2.GetRenewalResponse | None:
         """Return the renewal of the active version, if there is one."""
         try:
+            # Nothing is in it, but what could not be decoded is refused like everywhere.
+            request.ByteSize()
             return search_pb2.GetRenewalResponse(renewal=self._runtime.search.renewal())
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
