@@ -9,18 +9,17 @@ from typing import Any
 from google.protobuf.message import Message
 
 from mksearch.access.authority_messages import (
-    CHALLENGE_BYTES,
     EnrolRequest,
-    SignedShareOrder,
+    ShareOrder,
     partial_key_message,
     token_attributes_message,
 )
 from mksearch.access.credential import SignedCredential
+from mksearch.access.orders import CHALLENGE_BYTES, SignedOrder
 from mksearch.access.refresh_messages import (
     HelpOrder,
     RefreshOrder,
     RepairOrder,
-    SignedOrder,
     part_message,
 )
 from mksearch.crypto import labels
@@ -89,7 +88,7 @@ class AuthorityConnection(GrpcConnection):
 
         return self._ask(work)
 
-    def install_share(self, signed: SignedShareOrder, sealed: bytes) -> None:
+    def install_share(self, signed: SignedOrder[ShareOrder], sealed: bytes) -> None:
         """Hand the server its share.
 
         Raises:

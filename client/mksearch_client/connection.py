@@ -406,7 +406,7 @@ class GrpcConnection:
         return answer.server_id, answer.server_key
 
     def propose(self, data: bytes) -> bytes:
-        """Announce a signed manifest; return its hash.
+        """Announce a signed manifest, or a draft; return its hash.
 
         Raises:
             ServerUnreachable, ServerRefused: see ``mksearch.errors``.
@@ -477,9 +477,14 @@ class GrpcConnection:
             if failures:
                 raise failures[0] from None
 
-    def activate(self, manifest_hash: bytes) -> int:
-        """Have the version served; return its number."""
-        request = owner_pb2.ActivateRequest(manifest_hash=manifest_hash)
+    def activate(self, manifest_hash: bytes, signature: bytes = b"") -> int:
+        """Have a version served; return its number.
+
+        Args:
+            manifest_hash: of what was proposed.
+            signature: the owner's, where a draft was proposed; 64 bytes.
+        """
+        request = owner_pb2.ActivateRequest(manifest_hash=manifest_hash, signature=signature)
         answer = self._call(
             lambda: self._one(self._owner.Activate(request, timeout=_UPLOAD_TIMEOUT_S))
         )

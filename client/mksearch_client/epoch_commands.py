@@ -27,13 +27,20 @@ def revoke(
         list[str] | None,
         typer.Option(help="NAME:VALUE to take from everybody; may be repeated."),
     ] = None,
+    and_rotate: Annotated[
+        bool,
+        typer.Option("--rotate", help="Then encrypt everything anew, as mksearch owner rotate."),
+    ] = False,
     profile: ProfileFolderOption = None,
     passphrase_file: PassphraseFile = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Take rights away: a new epoch begins, and servers refuse the old one at once."""
+    from rich.console import Console
+
     from mksearch_client.admin import Admin
+    from mksearch_client.commands import progress_bar
     from mksearch_client.outputs import out
     from mksearch_client.owner import Owner
     from mksearch_client.terminal import print_json
@@ -52,6 +59,10 @@ def revoke(
             error.cure = f"{error.cure}; the revocation is noted: then run mksearch owner renew"
             raise
         _require_in_force(owner.behind, signed)
+        if and_rotate:
+            # Whoever interrupts this goes on with mksearch owner rotate.
+            with progress_bar(Console(stderr=True)) as progress:
+                signed = owner.rotate(progress=progress)
     gone = [one for one in before.members if one not in after.members]
     access = signed.manifest.access
     epoch = 0 if access is None else access.epoch
@@ -62,12 +73,16 @@ def revoke(
                 "version": signed.manifest.version,
                 "revoked": gone,
                 "members": len(after.members),
+                "rotated": and_rotate,
             }
         )
         return
     out(f"epoch {epoch} began with version {signed.manifest.version}; {len(gone)} users are out")
     out(f"{len(after.members)} members enrol in it by themselves with their next search")
-    out("what is stored is still under keys that the revoked had: mksearch owner rotate")
+    if and_rotate:
+        out(f"all groups are of epoch {epoch} since version {signed.manifest.version}")
+    else:
+        out("what is stored is still under keys that the revoked had: mksearch owner rotate")
 
 
 def _require_in_force(behind: Sequence[int], signed: SignedManifest) -> None:

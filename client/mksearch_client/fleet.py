@@ -149,11 +149,14 @@ class Fleet:
     ) -> dict[int, MksearchError | None]:
         """Stage on every server, then have all that hold it serve it; n - t must."""
         need = self.profile.quorum.n_servers - self.profile.quorum.collusion_bound
+        # What servers are sent before enough of them hold all of it counts for nobody: a server
+        # that shows it early shows nothing.
+        draft = publication.signed.encode_draft(self.profile.keys.signing)
         results: dict[int, MksearchError | None] = {}
         # One after another: two publishers that start together meet at the first server, so one
         # of them gets all.
         for server, connection in self.connections.items():
-            results[server] = _outcome(lambda c=connection: _propose(publication, c))  # type: ignore[misc]
+            results[server] = _outcome(lambda c=connection: _propose(draft, c))  # type: ignore[misc]
             _require_first(publication.signed, connection, results[server])
         shares = dict.fromkeys((s for s, error in results.items() if error is None), 0.0)
         self._require_enough(list(shares), results, need)
@@ -165,7 +168,7 @@ class Fleet:
 
             connection = self.connections[server]
             relay = _Relay(publication, self.connections, server)
-            return _outcome(lambda: stage(publication, connection, sending, relay.chunks))
+            return _outcome(lambda: stage(publication, connection, sending, relay.chunks, draft))
 
         for server, error in zip(shares, self._pool.map(send, list(shares)), strict=True):
             results[server] = error
@@ -176,8 +179,9 @@ class Fleet:
         # At once: while some serve the version and others do not, searches wait.
         def activate(server: int) -> MksearchError | None:
             def work() -> None:
-                version = self.connections[server].activate(publication.signed.hash)
-                _require_version(version, publication.signed)
+                signed = publication.signed
+                version = self.connections[server].activate(signed.hash, signed.signature)
+                _require_version(version, signed)
 
             return _outcome(work)
 
@@ -281,12 +285,12 @@ def _outcome(work: Callable[[], object]) -> MksearchError | None:
     return None
 
 
-def _propose(publication: Publication, connection: GrpcConnection) -> None:
+def _propose(draft: bytes, connection: GrpcConnection) -> None:
     """Announce a version to one server; give another publisher a moment to end there."""
     last_s = time.monotonic() + RIVAL_S
     while True:
         try:
-            connection.propose(publication.signed.encode())
+            connection.propose(draft)
             return
         except ServerRefused as error:
             if error.detail_code != _UNDER_WAY or time.monotonic() > last_s:

@@ -54,7 +54,7 @@ class UploadTarget(Protocol):
     """What publishing asks of a server."""
 
     def propose(self, data: bytes) -> bytes:
-        """Announce a signed manifest; return its hash."""
+        """Announce a signed manifest, or a draft; return its hash."""
         ...
 
     def missing(self, manifest_hash: bytes) -> list[bytes]:
@@ -196,6 +196,7 @@ def stage(
     target: UploadTarget,
     progress: Progress | None = None,
     elsewhere: Elsewhere | None = None,
+    draft: bytes | None = None,
 ) -> int:
     """Bring everything that a version lists to one server, not served yet; return objects sent.
 
@@ -206,12 +207,13 @@ def stage(
         target: the server.
         progress: told what is being done.
         elsewhere: yields the bytes of an object that the folder does not hold.
+        draft: shown to the server in place of the signed manifest.
 
     Raises:
         MksearchError: the server refuses.
     """
     source = elsewhere or publication.chunks
-    manifest_hash = target.propose(publication.signed.encode())
+    manifest_hash = target.propose(draft or publication.signed.encode())
     n_sent = 0
 
     def objects(missing: list[bytes]) -> Iterator[tuple[bytes, Iterator[bytes]]]:

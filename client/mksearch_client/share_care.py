@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from mksearch.access.keys import PublicParameters, VerificationKeys
+from mksearch.access.orders import SignedOrder
 from mksearch.access.pairing import G2
 from mksearch.access.refresh import deal_masks, deal_zero
 from mksearch.access.refresh_messages import (
@@ -21,7 +22,6 @@ from mksearch.access.refresh_messages import (
     HelpOrder,
     RefreshOrder,
     RepairOrder,
-    SignedOrder,
 )
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (

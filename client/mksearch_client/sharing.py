@@ -12,12 +12,12 @@ from mksearch.access.authority_messages import (
     SHARE_PURPOSE,
     EnrolRequest,
     ShareOrder,
-    SignedShareOrder,
     TokenClaim,
 )
 from mksearch.access.cpabe import MasterKey
 from mksearch.access.credential import SignedCredential, printed
 from mksearch.access.keys import AttributeKey, PartialKey, PublicParameters, VerificationKeys
+from mksearch.access.orders import SignedOrder
 from mksearch.crypto.identity import Identity
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
@@ -108,7 +108,7 @@ def deal_to_servers(
             order = ShareOrder(
                 profile.collection, share.server, asked.challenge, parameters, verification
             )
-            signed = SignedShareOrder.sign(order, profile.keys.signing)
+            signed = SignedOrder.sign(order, profile.keys.signing)
             sealed = asked.sealing_key.seal(SHARE_PURPOSE, signed.hash, share.encode())
             try:
                 connections[share.server].install_share(signed, sealed)

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from mksearch.access.keys import AuthorityShare, PublicParameters, VerificationKeys
-from mksearch.codec import decode_cbor, encode_cbor, require_map
+from mksearch.access.orders import encode_order, read_keys, read_order
+from mksearch.codec import encode_cbor
 from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.signature import SigningKey, verify
 from mksearch.errors import FormatError, MksearchError
-from mksearch.params import COLLECTION_BYTES
 
 __all__ = [
-    "CHALLENGE_BYTES",
     "PARTIAL_PURPOSE",
     "SHARE_PURPOSE",
     "EnrolRequest",
     "ShareOrder",
-    "SignedShareOrder",
     "TokenClaim",
     "partial_key_message",
     "token_attributes_message",
 ]
 
-CHALLENGE_BYTES = 32
 #: Purposes of what is sealed.
 SHARE_PURPOSE = b"authority-share"
 PARTIAL_PURPOSE = b"partial-key"
-_ORDER_FIELDS: dict[str, type] = {
-    "collection": bytes,
-    "server": int,
-    "challenge": bytes,
-    "authority": bytes,
-    "verification": bytes,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +41,9 @@ class ShareOrder:
         verification: of this dealing.
     """
 
+    LABEL: ClassVar[bytes] = labels.INSTALL_SHARE
+    WHAT: ClassVar[str] = "an order with a share"
+
     collection: bytes
     server: int
     challenge: bytes
@@ -58,15 +52,8 @@ class ShareOrder:
 
     def encode(self) -> bytes:
         """Return the body, which is signed."""
-        return encode_cbor(
-            {
-                "collection": self.collection,
-                "server": self.server,
-                "challenge": self.challenge,
-                "authority": self.parameters.encode(),
-                "verification": self.verification.encode(),
-            }
-        )
+        files = {"authority": self.parameters.encode(), "verification": self.verification.encode()}
+        return encode_order(self, files)
 
     @classmethod
     def decode(cls, body: bytes) -> ShareOrder:
@@ -75,57 +62,10 @@ class ShareOrder:
         Raises:
             FormatError: not canonical, or files that do not belong together.
         """
-        what = "an order with a share"
-        fields = require_map(decode_cbor(body, what), _ORDER_FIELDS, what)
-        sizes = len(fields["collection"]), len(fields["challenge"])
-        if sizes != (COLLECTION_BYTES, CHALLENGE_BYTES):
-            raise FormatError(f"{what} has a collection or challenge of a wrong length")
-        parameters = PublicParameters.decode(fields["authority"])
-        verification = VerificationKeys.decode(fields["verification"])
-        try:
-            verification.require_consistent(parameters)
-        except MksearchError as error:
-            raise FormatError(f"{what}: {error.message}") from None
-        return cls(
-            fields["collection"], fields["server"], fields["challenge"], parameters, verification
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SignedShareOrder:
-    """An order with the owner's signature proved.
-
-    Attributes:
-        order: the body, decoded.
-        body: its bytes.
-        signature: 64 bytes.
-    """
-
-    order: ShareOrder
-    body: bytes
-    signature: bytes
-
-    @property
-    def hash(self) -> bytes:
-        """SHA-256 of the body: what the sealed share is bound to."""
-        return sha256(self.body)
-
-    @classmethod
-    def sign(cls, order: ShareOrder, key: SigningKey) -> SignedShareOrder:
-        """Sign with the owner's key."""
-        body = order.encode()
-        return cls(order, body, key.sign(labels.INSTALL_SHARE, body))
-
-    @classmethod
-    def decode(cls, body: bytes, signature: bytes, owner_key: bytes) -> SignedShareOrder:
-        """Prove the signature, then read the body (13.2.1, 13.2.2, 13.2.4).
-
-        Raises:
-            VerificationError: not signed by the owner.
-            FormatError: not canonical.
-        """
-        verify(owner_key, labels.INSTALL_SHARE, body, signature, "an order with a share")
-        return cls(ShareOrder.decode(body), body, signature)
+        fields = read_order(body, cls.WHAT, {"authority": bytes, "verification": bytes}, {})
+        authority, verification = fields.pop("authority"), fields.pop("verification")
+        parameters, keys = read_keys(authority, verification, cls.WHAT)
+        return cls(**fields, parameters=parameters, verification=keys)
 
     def require_share(self, share: AuthorityShare) -> None:
         """Prove that a share is the one that the order speaks of (13.2.5).
@@ -133,10 +73,10 @@ class SignedShareOrder:
         Raises:
             FormatError: it is not.
         """
-        if share.server != self.order.server:
-            raise FormatError(f"the share of server {share.server} came to {self.order.server}")
+        if share.server != self.server:
+            raise FormatError(f"the share of server {share.server} came to {self.server}")
         try:
-            share.require_matches(self.order.parameters, self.order.verification)
+            share.require_matches(self.parameters, self.verification)
         except MksearchError as error:
             raise FormatError(f"a share of the authority: {error.message}") from None
 

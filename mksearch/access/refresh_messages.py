@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import ClassVar
 
-from mksearch.access.authority_messages import CHALLENGE_BYTES
 from mksearch.access.keys import AUTHORITY_BYTES, PublicParameters, VerificationKeys, reveal_scalar
+from mksearch.access.orders import encode_order, read_keys, read_order
 from mksearch.access.pairing import BLS12_381, G2
-from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.secret import SecretKey
-from mksearch.crypto.signature import SigningKey, verify
 from mksearch.crypto.user_key import UserKey
-from mksearch.errors import FormatError, MksearchError
-from mksearch.params import COLLECTION_BYTES
+from mksearch.errors import FormatError
 
 __all__ = [
     "MASK_PURPOSE",
@@ -24,10 +21,8 @@ __all__ = [
     "REFRESH_PURPOSE",
     "REPAIR_BYTES",
     "HelpOrder",
-    "Order",
     "RefreshOrder",
     "RepairOrder",
-    "SignedOrder",
     "part_context",
     "part_message",
 ]
@@ -38,86 +33,6 @@ REPAIR_BYTES = 16
 REFRESH_PURPOSE = b"refresh-share"
 MASK_PURPOSE = b"repair-mask"
 PART_PURPOSE = b"repair-part"
-_ADDRESSED: dict[str, type] = {"collection": bytes, "server": int, "challenge": bytes}
-_SIZES = {
-    "collection": COLLECTION_BYTES,
-    "challenge": CHALLENGE_BYTES,
-    "repair": REPAIR_BYTES,
-}
-
-
-class Order(Protocol):
-    """What the owner says to one server."""
-
-    LABEL: ClassVar[bytes]
-    WHAT: ClassVar[str]
-
-    @property
-    def collection(self) -> bytes:
-        """16 bytes."""
-
-    @property
-    def server(self) -> int:
-        """Whom it is for, from 1."""
-
-    @property
-    def challenge(self) -> bytes:
-        """Of that server, 32 bytes."""
-
-    def encode(self) -> bytes:
-        """Return the body, which is signed."""
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        """Read a body whose signature has been proved; raise FormatError."""
-
-
-_Order = TypeVar("_Order", bound=Order)
-
-
-@dataclass(frozen=True, slots=True)
-class SignedOrder(Generic[_Order]):
-    """An order with the owner's signature proved.
-
-    Attributes:
-        order: the body, decoded.
-        body: its bytes.
-        signature: 64 bytes.
-    """
-
-    order: _Order
-    body: bytes
-    signature: bytes
-
-    @property
-    def hash(self) -> bytes:
-        """SHA-256 of the body: what is sealed beside it is bound to this."""
-        return sha256(self.body)
-
-    @classmethod
-    def sign(cls, order: _Order, key: SigningKey) -> SignedOrder[_Order]:
-        """Sign with the owner's key."""
-        body = order.encode()
-        return cls(order, body, key.sign(order.LABEL, body))
-
-    @classmethod
-    def decode(
-        cls, kind: type[_Order], body: bytes, signature: bytes, owner_key: bytes
-    ) -> SignedOrder[_Order]:
-        """Prove the signature, then read the body (13.6.1, 13.6.2, 13.6.4).
-
-        Args:
-            kind: of the order that is expected.
-            body: untrusted.
-            signature: 64 bytes.
-            owner_key: pinned, 32 bytes.
-
-        Raises:
-            VerificationError: not signed by the owner.
-            FormatError: not canonical.
-        """
-        verify(owner_key, kind.LABEL, body, signature, kind.WHAT)
-        return cls(kind.decode(body), body, signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +60,13 @@ class RefreshOrder:
 
     def encode(self) -> bytes:
         """Return the body, which is signed."""
-        return encode_cbor(
+        return encode_order(
+            self,
             {
-                "collection": self.collection,
-                "server": self.server,
-                "challenge": self.challenge,
                 "base": self.base,
                 "authority": self.parameters.encode(),
                 "verification": self.verification.encode(),
-            }
+            },
         )
 
     @classmethod
@@ -163,9 +76,11 @@ class RefreshOrder:
         Raises:
             FormatError: not canonical, or files that do not belong together.
         """
-        fields = _read(body, {"base": int, "authority": bytes, "verification": bytes}, cls.WHAT)
+        more = {"base": int, "authority": bytes, "verification": bytes}
+        fields = read_order(body, cls.WHAT, more, {})
         authority, verification = fields.pop("authority"), fields.pop("verification")
-        return cls(**fields, **_keys_of(authority, verification, cls.WHAT))
+        parameters, keys = read_keys(authority, verification, cls.WHAT)
+        return cls(**fields, parameters=parameters, verification=keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,18 +114,16 @@ class HelpOrder:
 
     def encode(self) -> bytes:
         """Return the body, which is signed."""
-        return encode_cbor(
+        return encode_order(
+            self,
             {
-                "collection": self.collection,
-                "server": self.server,
-                "challenge": self.challenge,
                 "authority": self.authority,
                 "generation": self.generation,
                 "target": self.target,
                 "sealing_key": self.sealing_key.encode(),
                 "repair": self.repair,
                 "mask": self.mask.encode(),
-            }
+            },
         )
 
     @classmethod
@@ -220,11 +133,9 @@ class HelpOrder:
         Raises:
             FormatError: not canonical.
         """
-        more: dict[str, type] = {"authority": bytes, "generation": int, "target": int}
-        more |= {"sealing_key": bytes, "repair": bytes, "mask": bytes}
-        fields = _read(body, more, cls.WHAT)
-        if len(fields["authority"]) != AUTHORITY_BYTES:
-            raise FormatError(f"{cls.WHAT}: authority has not {AUTHORITY_BYTES} bytes")
+        more = {"generation": int, "target": int, "sealing_key": bytes, "mask": bytes}
+        sizes = {"authority": AUTHORITY_BYTES, "repair": REPAIR_BYTES}
+        fields = read_order(body, cls.WHAT, more, sizes)
         if not 1 <= fields["target"] <= 255:
             raise FormatError(f"{cls.WHAT}: there is no server {fields['target']}")
         sealing_key = UserKey.decode(fields["sealing_key"])
@@ -272,17 +183,15 @@ class RepairOrder:
 
     def encode(self) -> bytes:
         """Return the body, which is signed."""
-        return encode_cbor(
+        return encode_order(
+            self,
             {
-                "collection": self.collection,
-                "server": self.server,
-                "challenge": self.challenge,
                 "authority": self.parameters.encode(),
                 "verification": self.verification.encode(),
                 "repair": self.repair,
                 "helpers": list(self.helpers),
                 "masks": [mask.encode() for mask in self.masks],
-            }
+            },
         )
 
     @classmethod
@@ -292,33 +201,16 @@ class RepairOrder:
         Raises:
             FormatError: not canonical, files that do not belong together, or other helpers.
         """
-        more: dict[str, type] = {"authority": bytes, "verification": bytes, "repair": bytes}
-        fields = _read(body, more | {"helpers": list, "masks": list}, cls.WHAT)
+        more = {"authority": bytes, "verification": bytes, "helpers": list, "masks": list}
+        fields = read_order(body, cls.WHAT, more, {"repair": REPAIR_BYTES})
         authority, verification = fields.pop("authority"), fields.pop("verification")
-        keys = _keys_of(authority, verification, cls.WHAT)
-        helpers = _helpers(fields["helpers"], fields["server"], keys["verification"], cls.WHAT)
+        parameters, keys = read_keys(authority, verification, cls.WHAT)
+        helpers = _helpers(fields["helpers"], fields["server"], keys, cls.WHAT)
         if len(fields["masks"]) != len(helpers):
             raise FormatError(f"{cls.WHAT} has {len(fields['masks'])} masks (need {len(helpers)})")
         masks = tuple(_point(mask, cls.WHAT) for mask in fields["masks"])
-        return cls(**fields | {"helpers": helpers, "masks": masks}, **keys)
-
-
-def _read(body: bytes, more: dict[str, type], what: str) -> dict[str, Any]:
-    fields = require_map(decode_cbor(body, what), _ADDRESSED | more, what)
-    for name, size in _SIZES.items():
-        if name in fields and len(fields[name]) != size:
-            raise FormatError(f"{what}: {name} has not {size} bytes")
-    return fields
-
-
-def _keys_of(authority: bytes, verification: bytes, what: str) -> dict[str, Any]:
-    parameters = PublicParameters.decode(authority)
-    keys = VerificationKeys.decode(verification)
-    try:
-        keys.require_consistent(parameters)
-    except MksearchError as error:
-        raise FormatError(f"{what}: {error.message}") from None
-    return {"parameters": parameters, "verification": keys}
+        fields |= {"parameters": parameters, "verification": keys}
+        return cls(**fields | {"helpers": helpers, "masks": masks})
 
 
 def _helpers(

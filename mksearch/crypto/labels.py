@@ -11,6 +11,7 @@ _PREFIX: Final = b"mksearch/1/"
 
 ANSWER: Final = _PREFIX + b"answer"
 MANIFEST: Final = _PREFIX + b"manifest"
+DRAFT: Final = _PREFIX + b"draft"
 PASSPHRASE: Final = _PREFIX + b"passphrase"
 RECORD: Final = _PREFIX + b"record"
 STREAM: Final = _PREFIX + b"stream"

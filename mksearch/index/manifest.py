@@ -482,12 +482,37 @@ class SignedManifest:
 
     def encode(self) -> bytes:
         """Return the file."""
+        return self._file(self.signature)
+
+    def encode_draft(self, key: SigningKey) -> bytes:
+        """Return what servers are sent before this version counts: the same under another label.
+
+        Args:
+            key: the owner's.
+        """
+        return self._file(key.sign(labels.DRAFT, self.body))
+
+    def _file(self, signature: bytes) -> bytes:
         size = len(self.body).to_bytes(4, "big")
-        return write_envelope(MAGIC, self.manifest.format) + size + self.body + self.signature
+        return write_envelope(MAGIC, self.manifest.format) + size + self.body + signature
+
+    def released(self, signature: bytes) -> SignedManifest:
+        """Return the version that a draft becomes by the owner's signature of it, 64 bytes.
+
+        Raises:
+            VerificationError: the owner did not sign it as a version.
+        """
+        verify(self.manifest.owner_key, labels.MANIFEST, self.body, signature, "a manifest")
+        return replace(self, signature=signature)
 
     @classmethod
     def decode(
-        cls, data: bytes, owner_key: bytes, collection: bytes | None = None
+        cls,
+        data: bytes,
+        owner_key: bytes,
+        collection: bytes | None = None,
+        *,
+        label: bytes = labels.MANIFEST,
     ) -> SignedManifest:
         """Read a file, proving the signature before anything is parsed (refusals 7.1 to 7.5).
 
@@ -495,6 +520,7 @@ class SignedManifest:
             data: the file; untrusted.
             owner_key: pinned Ed25519 public key, 32 bytes.
             collection: pinned collection, 16 bytes, or None where it is not known yet.
+            label: ``labels.DRAFT`` for a draft, which is no version of anything.
 
         Raises:
             FormatError: damaged.
@@ -510,7 +536,7 @@ class SignedManifest:
                 f"a manifest has {len(data)} bytes (need {start + size + SIGNATURE_BYTES})"
             )
         body, signature = data[start : start + size], data[start + size :]
-        verify(owner_key, labels.MANIFEST, body, signature, "a manifest")
+        verify(owner_key, label, body, signature, "a manifest")
         manifest = Manifest.decode(body)
         if manifest.format != file_format:
             raise FormatError(f"a manifest of format {manifest.format} says {file_format}")

@@ -6,7 +6,7 @@ import hmac
 import time
 from collections.abc import Callable
 
-from mksearch.access.authority_messages import CHALLENGE_BYTES
+from mksearch.access.orders import CHALLENGE_BYTES
 from mksearch.crypto.kdf import keyed_hash_sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey

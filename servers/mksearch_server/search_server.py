@@ -13,13 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
 from mksearch.errors import (
     FormatError,
+    ManifestRefused,
     MksearchError,
     ParameterError,
     RenewalRefused,
     StorageError,
+    VerificationError,
 )
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Manifest, SignedManifest
@@ -55,8 +58,9 @@ class PublicationUnderWay(StorageError):
 class _Proposal:
     """A signed version on its way in, and everything that it consists of."""
 
-    def __init__(self, signed: SignedManifest, store: ObjectStore) -> None:
+    def __init__(self, signed: SignedManifest, store: ObjectStore, *, is_draft: bool) -> None:
         self.signed = signed
+        self.is_draft = is_draft
         manifest = signed.manifest
         self._store = store
         self.segments = {segment.id for segment in manifest.segments()}
@@ -200,17 +204,22 @@ class SearchServer:
     # --- the owner's side
 
     def propose(self, data: bytes) -> bytes:
-        """Take a signed manifest whose objects will be uploaded; return its hash.
+        """Take a signed manifest, or a draft of one, whose objects will be uploaded.
+
+        Returns:
+            its hash, 32 bytes.
 
         Raises:
             VerificationError: not signed by the owner, or it may not follow the active version.
             PublicationUnderWay: another publication is on its way in.
         """
         collection = self._active.manifest.collection if self._active else self._collection
-        signed = SignedManifest.decode(data, self._owner_key, collection)
+        signed, is_draft = self._read_proposal(data, collection)
         self._require_successor(signed)
         running = self._proposed
         if running is not None and running.signed.hash == signed.hash:
+            if not is_draft:
+                running.signed, running.is_draft = signed, False
             return signed.hash
         # Who signs a higher version knows the one before, served or given up: only equals compete.
         if (
@@ -222,8 +231,18 @@ class SearchServer:
                 f"version {running.signed.manifest.version} is being published by another process",
                 cure=f"wait until it ends, or {LEASE_S} s after it stopped, and publish again",
             )
-        self._proposed = _Proposal(signed, self._store)
+        self._proposed = _Proposal(signed, self._store, is_draft=is_draft)
         return signed.hash
+
+    def _read_proposal(self, data: bytes, collection: bytes | None) -> tuple[SignedManifest, bool]:
+        """Return what was proposed, and whether it is a draft that does not count yet."""
+        try:
+            return SignedManifest.decode(data, self._owner_key, collection), False
+        except (FormatError, ManifestRefused):
+            raise
+        except VerificationError:
+            draft = SignedManifest.decode(data, self._owner_key, collection, label=labels.DRAFT)
+            return draft, True
 
     def _require_successor(self, signed: SignedManifest) -> None:
         if self._active is not None:
@@ -298,15 +317,24 @@ class SearchServer:
         for name in whole:
             proposal.stored(name)
 
-    def activate(self, manifest_hash: bytes) -> int:
+    def activate(self, manifest_hash: bytes, signature: bytes = b"") -> int:
         """Serve a proposed version from now on; return its number.
+
+        Args:
+            manifest_hash: of the proposal.
+            signature: of the owner, which makes a draft a version; 64 bytes, or none where the
+                proposal was signed.
 
         Raises:
             StorageError: no such proposal, or something that it lists is missing.
+            VerificationError: a draft that the owner did not release.
         """
         if self._active is not None and self._active.hash == manifest_hash:
             return self._active.manifest.version
-        signed = self._proposal(manifest_hash).signed
+        proposal = self._proposal(manifest_hash)
+        if proposal.is_draft:
+            proposal.signed, proposal.is_draft = proposal.signed.released(signature), False
+        signed = proposal.signed
         self._require_successor(signed)
         missing = self.missing(manifest_hash)
         if missing:

@@ -413,7 +413,9 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         """Serve a proposed version."""
         try:
             search = self._runtime.search
-            version = await self._runtime.on_upload(search.activate, request.manifest_hash)
+            version = await self._runtime.on_upload(
+                search.activate, request.manifest_hash, request.signature
+            )
             await self._runtime.on_upload(self._runtime.follow)
             log.info("version %d is active", version)
             return owner_pb2.ActivateResponse(version=version)

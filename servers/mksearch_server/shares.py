@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from mksearch.access.authority_messages import SHARE_PURPOSE, SignedShareOrder
+from mksearch.access.authority_messages import SHARE_PURPOSE, ShareOrder
 from mksearch.access.keys import AuthorityShare, PublicParameters
+from mksearch.access.orders import Order, SignedOrder
 from mksearch.access.refresh_messages import (
     MASK_PURPOSE,
     PART_PURPOSE,
     REFRESH_PURPOSE,
     HelpOrder,
-    Order,
     RefreshOrder,
     RepairOrder,
-    SignedOrder,
     part_context,
     part_message,
 )
@@ -155,12 +154,11 @@ class ShareKeeper:
             VerificationError: any of the refusals of step 13.2.2.
             StorageError: it cannot be stored.
         """
-        signed = SignedShareOrder.decode(body, signature, claim.owner_key)
+        signed = self._order(ShareOrder, body, signature, claim)
         order = signed.order
-        self._require_mine(order.collection, order.server, order.challenge, claim)
         opened = self.sealing.open(SHARE_PURPOSE, signed.hash, sealed, "a share of the authority")
         share = AuthorityShare.decode(opened)
-        signed.require_share(share)
+        order.require_share(share)
         self._require_newer(share.authority, share.generation)
         self._take(order.parameters, share, base=0)
         return share.generation

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mksearch.errors import AnswerRefused, ManifestRefused, MksearchError
+from mksearch.index.manifest import SignedManifest
 from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.params import P
 from mksearch.text.analyzers import make_analyzer
@@ -411,6 +413,24 @@ def test_confidentiality_no_server_is_sent_a_word_or_anything_in_the_clear(stage
 
 
 # --- the owner beside one ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("liar", [1, 2, 3])
+def test_availability_a_server_that_shows_a_version_before_its_release_stops_nobody(
+    stage: Stage, liar: int
+) -> None:
+    now = stage.signed.manifest
+    following = replace(now, version=now.version + 1, previous=stage.signed.hash)
+    key = stage.keys.signing
+    draft = SignedManifest.sign(following, key).encode_draft(key)
+
+    for other in (1, 2, 3):
+        stage.servers[other].lie = None
+    stage.servers[liar].lie = Lie("early", "GetManifest", lambda _s, _a, _h: draft)
+
+    with stage.searcher() as searcher:
+        for _ in range(3):
+            assert _require_right(searcher.search(QUERY), liar) in ("lied", "unused")
 
 
 def test_availability_a_server_that_names_missing_objects_without_end_is_left(

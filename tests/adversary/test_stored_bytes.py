@@ -23,6 +23,7 @@ from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import SeededRandom
 from mksearch.crypto.secret import SecretKey
+from mksearch.crypto.signature import SigningKey
 from mksearch.errors import (
     FormatError,
     ManifestRefused,
@@ -730,6 +731,44 @@ def test_a_server_goes_on_only_to_what_follows_its_version(
     accepted = _successor(second, keys)
     assert server.propose(accepted.encode()) == accepted.hash
     assert server.activate(accepted.hash) == 3
+
+
+def test_a_draft_is_served_only_with_the_owner_s_signature_of_the_version(
+    stored: Stored, served: tuple[SearchServer, list[SignedManifest]]
+) -> None:
+    server, (_, second) = served
+    key = stored.keys.signing
+    third = _successor(second, stored.keys)
+    draft = third.encode_draft(key)
+    stranger = SigningKey(SecretKey(bytes(32)))
+
+    assert server.propose(draft) == third.hash
+    for wrong in (
+        b"",
+        b"x" * 63,
+        bytes(64),
+        second.signature,
+        draft[-64:],
+        stranger.sign(labels.MANIFEST, third.body),
+    ):
+        with pytest.raises(VerificationError):
+            server.activate(third.hash, wrong)
+        assert server.manifest() == second.encode()
+    with pytest.raises(VerificationError):
+        SignedManifest.decode(draft, key.public)
+    with pytest.raises(VerificationError):
+        server.propose(third.encode_draft(stranger))
+
+    assert server.activate(third.hash, third.signature) == 3
+    assert server.manifest() == third.encode()
+
+    fourth = _successor(third, stored.keys)
+    server.propose(fourth.encode_draft(key))
+    # Whoever has the version itself, a member for instance, shows that it was released.
+    server.propose(fourth.encode())
+    server.propose(fourth.encode_draft(key))
+    assert server.activate(fourth.hash) == 4
+    assert SignedManifest.decode(server.manifest(), key.public).hash == fourth.hash
 
 
 def test_a_server_started_again_refuses_the_same_rollback(

@@ -23,7 +23,7 @@ import mksearch
 from mksearch import codec
 from mksearch.access.attributes import parse_attribute
 from mksearch.access.authority import set_up_shared
-from mksearch.access.authority_messages import ShareOrder, SignedShareOrder
+from mksearch.access.authority_messages import ShareOrder
 from mksearch.access.backup_share import (
     BackupBody,
     OpenedShare,
@@ -49,10 +49,11 @@ from mksearch.access.keys import (
     PublicParameters,
     VerificationKeys,
 )
+from mksearch.access.orders import SignedOrder
 from mksearch.access.pairing import BLS12_381
 from mksearch.access.policy import Policy, parse_policy
 from mksearch.access.refresh import deal_masks, deal_zero
-from mksearch.access.refresh_messages import HelpOrder, RefreshOrder, RepairOrder, SignedOrder
+from mksearch.access.refresh_messages import HelpOrder, RefreshOrder, RepairOrder
 from mksearch.access.sealed_bundle import open_bundle, seal_bundle
 from mksearch.access.share_keeping import read_scalar
 from mksearch.crypto import labels
@@ -110,8 +111,9 @@ EXCEPTIONS = {
     "mksearch.access.keys.AttributeKey.read": "called by AttributeKey and PartialKey.decode",
     "mksearch.access.pairing.PairingGroup.decode_g1": "a signature without code",
     "mksearch.access.pairing.PairingGroup.decode_g2": "a signature without code",
-    "mksearch.access.refresh_messages.Order.decode": "a signature without code",
-    "mksearch.access.refresh_messages._read": "called by every decoder of the module",
+    "mksearch.access.orders.Order.decode": "a signature without code",
+    "mksearch.access.orders.read_keys": "called by decoders of orders, with their files",
+    "mksearch.access.orders.read_order": "called by every decoder of an order",
     "mksearch.access.pairing._decode": "called by decode_g1 and decode_g2",
     "mksearch.access.charm.CharmGroup.decode_g1": "of a library that only comparisons use",
     "mksearch.access.charm.CharmGroup.decode_g2": "of a library that only comparisons use",
@@ -719,8 +721,8 @@ def _order_targets() -> list[Target]:
 
     def signed(data: bytes) -> object:
         signature = owner.sign(labels.INSTALL_SHARE, data)
-        found = SignedShareOrder.decode(data, signature, owner.public)
-        found.require_share(shared.shares[1])
+        found = SignedOrder.decode(ShareOrder, data, signature, owner.public)
+        found.order.require_share(shared.shares[1])
         return found
 
     return [
@@ -730,7 +732,7 @@ def _order_targets() -> list[Target]:
         ),
         Target(
             "signed order with a share", signed, [body], mutate_cbor,
-            _covers(SignedShareOrder.decode), slowness=8,
+            _covers(SignedOrder.decode), slowness=8,
         ),
     ]  # fmt: skip
 

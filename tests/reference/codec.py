@@ -139,11 +139,11 @@ def _decode_item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
             items.append(item)
         return items, at
     if major == 5:
-        pairs: dict[str, Any] = {}
+        pairs: dict[str | bytes, Any] = {}
         for _ in range(value):
             key, at = _decode_item(data, at, depth + 1)
-            if not isinstance(key, str) or key in pairs:
-                raise ValueError("a key is no text or appears twice")
+            if not isinstance(key, (str, bytes)) or key in pairs:
+                raise ValueError("a key is neither text nor bytes, or appears twice")
             pairs[key], at = _decode_item(data, at, depth + 1)
         return pairs, at
     raise ValueError("a negative integer or a tag")

@@ -29,15 +29,19 @@ def _elements(values: Sequence[int]) -> bytes:
     return b"".join(value.to_bytes(2, "little") for value in values)
 
 
+def asked(request: Request) -> bytes:
+    """Return the bytes of a request that are hashed."""
+    head = b"score\x00" + request.query_id + u64(request.version) + request.segment
+    head += u32(request.level) + u32(len(request.shares))
+    return head + b"".join(_elements(share) for share in request.shares)
+
+
 def score_message(request: Request, answer: Sequence[Sequence[Sequence[int]]]) -> bytes:
     """Return what is signed for sums: for every vector a list of rows, each with a sum a table."""
-    asked = b"score\x00" + request.query_id + u64(request.version) + request.segment
-    asked += u32(request.level) + u32(len(request.shares))
-    asked += b"".join(_elements(share) for share in request.shares)
     rows, tables = len(answer[0]), len(answer[0][0])
     said = u32(len(answer)) + u64(rows) + u32(tables)
     said += b"".join(_elements(row) for sums in answer for row in sums)
-    return _message(asked, said)
+    return _message(asked(request), said)
 
 
 def manifest_message(nonce: bytes, file: bytes) -> bytes:
@@ -50,8 +54,8 @@ def info_message(nonce: bytes, server: int, version: int, collection: bytes) -> 
     return _message(b"info\x00" + nonce, u32(server) + u64(version) + collection)
 
 
-def _message(asked: bytes, said: bytes) -> bytes:
-    return _LABEL + hashlib.sha256(asked).digest() + hashlib.sha256(said).digest()
+def _message(question: bytes, said: bytes) -> bytes:
+    return _LABEL + hashlib.sha256(question).digest() + hashlib.sha256(said).digest()
 
 
 def sign(message: bytes, server_seed: bytes) -> bytes:

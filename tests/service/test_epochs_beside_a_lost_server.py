@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mksearch.errors import FormatError, ManifestStale
+from mksearch.errors import CredentialRefused, FormatError, ManifestStale
 from mksearch.index.manifest import SignedManifest
 from mksearch_client.admin import Admin
 from mksearch_client.cli import main
@@ -116,6 +116,23 @@ def test_a_revocation_that_a_server_missed_is_not_called_done(
     office.fleet[3].restart()
     assert main([*words, "--json"]) == 0, "asked again, it is sent again"
     assert json.loads(capsys.readouterr().out)["epoch"] == 2
+
+
+def test_a_revocation_may_encrypt_everything_anew_at_once(
+    office: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["owner", "revoke", "--user", office.id_of("ben"), "--rotate"]
+
+    assert main([*words, "--profile", str(office.folder / "owner"), "--json"]) == 0
+
+    done = json.loads(capsys.readouterr().out)
+    assert (done["epoch"], done["rotated"]) == (2, True)
+    assert office.owner.status()[0].manifest.version == done["version"]  # type: ignore[union-attr]
+    groups = office.owner.status()[0].manifest.groups  # type: ignore[union-attr]
+    assert [group.epoch for group in groups] == [2, 2]
+    assert office.found("ada") == {"open-1", "closed-1"}
+    with pytest.raises(CredentialRefused):
+        office.found("ben")
 
 
 def test_a_revocation_that_too_few_servers_took_can_be_finished(

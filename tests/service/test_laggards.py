@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from mksearch.errors import ParameterError
+from mksearch.crypto import labels
+from mksearch.errors import ParameterError, VerificationError
+from mksearch.index.manifest import SignedManifest
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
@@ -36,11 +38,13 @@ def test_a_publisher_that_dies_between_two_activations_stops_no_search(
         activate = GrpcConnection.activate
         done: list[int] = []
 
-        def dying(connection: GrpcConnection, manifest_hash: bytes) -> int:
+        def dying(
+            connection: GrpcConnection, manifest_hash: bytes, signature: bytes = b""
+        ) -> int:
             if len(done) == n_activated:
                 raise _Died
             done.append(connection.server)
-            return activate(connection, manifest_hash)
+            return activate(connection, manifest_hash, signature)
 
         with monkeypatch.context() as patched, Owner(collection.profile) as owner:
             patched.setattr(GrpcConnection, "activate", dying)
@@ -55,6 +59,50 @@ def test_a_publisher_that_dies_between_two_activations_stops_no_search(
     assert found.hits == again.hits == before.hits
     assert again.version == versions[-1]
     assert sum(version == versions[-1] for version in collection.versions()) >= 2
+
+
+def test_until_enough_servers_hold_a_version_none_has_anything_to_show(
+    collection: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What servers are sent before is a draft, which no client takes for a manifest."""
+    proposed: list[tuple[int, bytes]] = []
+    n_staged: list[int] = []
+    propose, activate, put = (
+        GrpcConnection.propose,
+        GrpcConnection.activate,
+        GrpcConnection.put_all,
+    )
+    staged: set[int] = set()
+
+    def proposing(connection: GrpcConnection, data: bytes) -> bytes:
+        proposed.append((connection.server, data))
+        return propose(connection, data)
+
+    def putting(connection: GrpcConnection, manifest_hash: bytes, objects: Any) -> None:
+        put(connection, manifest_hash, objects)
+        if not connection.missing(manifest_hash):
+            staged.add(connection.server)
+
+    def activating(
+        connection: GrpcConnection, manifest_hash: bytes, signature: bytes = b""
+    ) -> int:
+        n_staged.append(len(staged))
+        return activate(connection, manifest_hash, signature)
+
+    monkeypatch.setattr(GrpcConnection, "propose", proposing)
+    monkeypatch.setattr(GrpcConnection, "put_all", putting)
+    monkeypatch.setattr(GrpcConnection, "activate", activating)
+    report = collection.publish(DOCUMENTS[:30])
+
+    assert collection.versions() == [report.version] * 3
+    assert min(n_staged) >= 2
+    assert {server for server, _ in proposed} == {1, 2, 3}
+    key = collection.profile.keys.signing.public
+    for _, data in proposed:
+        with pytest.raises(VerificationError):
+            SignedManifest.decode(data, key)
+        draft = SignedManifest.decode(data, key, label=labels.DRAFT)
+        assert draft.manifest.version == report.version
 
 
 def test_a_server_that_lacks_the_objects_stays_behind(

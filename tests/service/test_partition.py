@@ -128,10 +128,10 @@ def test_clients_carry_a_version_over_to_a_half_that_holds_it(
     left, right = Client(stage, "left"), Client(stage, "right")
     activate = GrpcConnection.activate
 
-    def cut(connection: GrpcConnection, manifest_hash: bytes) -> int:
+    def cut(connection: GrpcConnection, manifest_hash: bytes, signature: bytes = b"") -> int:
         if connection.server in RIGHT:
             raise ServerRefused("cut off", detail_code="storage", server=connection.server)
-        return activate(connection, manifest_hash)
+        return activate(connection, manifest_hash, signature)
 
     with monkeypatch.context() as patched:
         patched.setattr(GrpcConnection, "activate", cut)

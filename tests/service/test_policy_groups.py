@@ -135,7 +135,10 @@ class Collection:
         """Give the searcher of a user; of the owner without attributes."""
         if not attributes:
             return Searcher(Profile.open(self.profile.folder))
-        return Searcher(self.user(*attributes).profile.folder)
+        folder = self.user(*attributes).profile.folder
+        # One collection serves all tests, and no server is to be remembered for an earlier lie.
+        shutil.rmtree(folder / "evidence", ignore_errors=True)
+        return Searcher(folder)
 
     def require_right(self, result: SearchResult, *policies: str) -> None:
         """Prove that ``result`` is what one engine a group finds, merged by score."""

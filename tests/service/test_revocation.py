@@ -395,12 +395,12 @@ def _after(work: Callable[..., Any]) -> Callable[..., Any]:
 def _crash_at_activation(monkeypatch: pytest.MonkeyPatch, n_before: int) -> None:
     activate, n_done = GrpcConnection.activate, 0
 
-    def counted(self: GrpcConnection, manifest_hash: bytes) -> int:
+    def counted(self: GrpcConnection, manifest_hash: bytes, signature: bytes = b"") -> int:
         nonlocal n_done
         if n_done == n_before:
             raise Crash
         n_done += 1
-        return activate(self, manifest_hash)
+        return activate(self, manifest_hash, signature)
 
     monkeypatch.setattr(GrpcConnection, "activate", counted)
 

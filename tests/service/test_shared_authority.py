@@ -21,7 +21,6 @@ from mksearch.access.authority_messages import (
     SHARE_PURPOSE,
     EnrolRequest,
     ShareOrder,
-    SignedShareOrder,
     partial_key_message,
 )
 from mksearch.access.cpabe import decapsulate, encapsulate, set_up
@@ -36,6 +35,7 @@ from mksearch.access.keys import (
     reveal_scalar,
     seal_scalar,
 )
+from mksearch.access.orders import SignedOrder
 from mksearch.access.pairing import BLS12_381
 from mksearch.access.policy import parse_policy
 from mksearch.access.scalars import lagrange
@@ -792,7 +792,7 @@ class Held:
             dealt.parameters,
             dealt.verification,
         )
-        signed = SignedShareOrder.sign(replace(order, **fields), owner or self.owner)
+        signed = SignedOrder.sign(replace(order, **fields), owner or self.owner)
         content = (share or dealt.shares[self.server - 1]).encode()
         key = (to or self.keeper.shares.sealing).public
         sealed = key.seal(SHARE_PURPOSE, sealed_for or signed.hash, content)
@@ -819,8 +819,8 @@ def test_a_server_takes_a_share_from_its_owner_alone_and_for_itself_alone(held: 
         (VerificationError, "server 2", {"server": 2}),
         (VerificationError, "share of server 1 came", {"collection": bytes(16)}),
         (VerificationError, "not made by this server", {"challenge": bytes(32)}),
-        (FormatError, "length", {"collection": bytes(15)}),
-        (FormatError, "length", {"challenge": bytes(31)}),
+        (FormatError, "collection has not 16", {"collection": bytes(15)}),
+        (FormatError, "challenge has not 32", {"challenge": bytes(31)}),
         (FormatError, "verification keys", {"parameters": other.parameters}),
         (FormatError, "verification keys", {"verification": other.verification}),
         (FormatError, "share of server 2", {"share": dealt.shares[1]}),
@@ -837,7 +837,7 @@ def test_a_server_takes_a_share_from_its_owner_alone_and_for_itself_alone(held: 
     order = ShareOrder(
         held.collection, 1, held.keeper.challenges.make(), dealt.parameters, dealt.verification
     )
-    signed = SignedShareOrder.sign(order, held.owner)
+    signed = SignedOrder.sign(order, held.owner)
     for body, signature in (
         (signed.body, bytes(64)),
         (signed.body, b""),

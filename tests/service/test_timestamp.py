@@ -512,7 +512,7 @@ def test_a_key_whose_version_was_interrupted_counts_once_that_is_finished(
     path = tmp_path / "interrupted.key"
     with monkeypatch.context() as patched, stage.owner() as owner:
 
-        def fail(connection: GrpcConnection, _manifest_hash: bytes) -> int:
+        def fail(connection: GrpcConnection, *_arguments: bytes) -> int:
             raise ServerRefused("no", detail_code="storage", server=connection.server)
 
         patched.setattr(GrpcConnection, "activate", fail)

@@ -18,12 +18,12 @@ from mksearch.access.authority import set_up_shared
 from mksearch.access.authority_messages import (
     EnrolRequest,
     ShareOrder,
-    SignedShareOrder,
     partial_key_message,
 )
 from mksearch.access.credential_list import decode_credentials, encode_credentials
+from mksearch.access.orders import SignedOrder
 from mksearch.crypto.kdf import sha256
-from mksearch.crypto.randomness import SystemRandom
+from mksearch.crypto.randomness import SeededRandom, SystemRandom
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.crypto.tickets import TicketSigner, request_hash, verify_ticket
@@ -179,19 +179,32 @@ def fields_of(one: ShareOrder) -> dict[str, Any]:
 
 
 def test_an_order_with_a_share_is_what_the_protocol_says() -> None:
-    made = SignedShareOrder.sign(order(), SigningKey(SecretKey(SEED)))
+    made = SignedOrder.sign(order(), SigningKey(SecretKey(SEED)))
     body = cbor2.dumps(fields_of(order()), canonical=True)
     assert made.body == body
     assert made.signature == signed("install-share", body)
     assert made.hash == hashlib.sha256(body).digest()
     public = SigningKey(SecretKey(SEED)).public
-    assert SignedShareOrder.decode(body, made.signature, public) == made
+    assert SignedOrder.decode(ShareOrder, body, made.signature, public) == made
     for share in SHARED.shares:
         if share.server == 2:
-            made.require_share(share)
+            made.order.require_share(share)
         else:
             with pytest.raises(FormatError):
-                made.require_share(share)
+                made.order.require_share(share)
+
+
+def test_an_order_with_a_share_keeps_its_bytes() -> None:
+    """Owners and servers of different releases understand each other."""
+    shared = set_up_shared(Quorum(), SeededRandom(b"an order with a share".ljust(32)))
+    changes = {"parameters": shared.parameters, "verification": shared.verification}
+    made = SignedOrder.sign(order(**changes), SigningKey(SecretKey(SEED)))
+    assert len(made.body) == 607
+    assert made.hash.hex() == ("8dbbeeb9b103d231443df41f8285a25dfacdd07b8079fbe7fee59a1d278df50e")
+    assert made.signature.hex() == (
+        "a733e85cd085b7ac1052a85af8b5a6ab23986188f8e25e2b45cf5e4fc1c5f69c"
+        "615099b1290ee6c830f81d1d4b56584e3b73303807340f758b29704a9290f302"
+    )
 
 
 BAD_ORDERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
@@ -235,10 +248,10 @@ def test_an_order_that_is_not_canonical_or_does_not_fit_is_refused_though_it_is_
     assert body != order().encode()
     key = SigningKey(SecretKey(SEED))
     with pytest.raises(FormatError):
-        SignedShareOrder.decode(body, signed("install-share", body), key.public)
+        SignedOrder.decode(ShareOrder, body, signed("install-share", body), key.public)
     # Without the signature nothing of it is looked at.
     with pytest.raises(VerificationError, match="signature") as caught:
-        SignedShareOrder.decode(body, signed("enrol", body), key.public)
+        SignedOrder.decode(ShareOrder, body, signed("enrol", body), key.public)
     assert not isinstance(caught.value, FormatError)
 
 

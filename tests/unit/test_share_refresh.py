@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from mksearch.access.authority import deal
-from mksearch.access.authority_messages import SHARE_PURPOSE, ShareOrder, SignedShareOrder
+from mksearch.access.authority_messages import SHARE_PURPOSE, ShareOrder
 from mksearch.access.cpabe import set_up
 from mksearch.access.keys import AuthorityShare, VerificationKeys, reveal_scalar, seal_scalar
+from mksearch.access.orders import Order, SignedOrder
 from mksearch.access.pairing import BLS12_381
 from mksearch.access.refresh import deal_masks, deal_zero
 from mksearch.access.refresh_messages import (
@@ -21,10 +22,8 @@ from mksearch.access.refresh_messages import (
     PART_PURPOSE,
     REFRESH_PURPOSE,
     HelpOrder,
-    Order,
     RefreshOrder,
     RepairOrder,
-    SignedOrder,
     part_context,
 )
 from mksearch.access.scalars import lagrange
@@ -197,7 +196,7 @@ class Holders:
             order = ShareOrder(
                 COLLECTION, share.server, self.challenge(share.server), PARAMETERS, self.keys
             )
-            signed = SignedShareOrder.sign(order, OWNER)
+            signed = SignedOrder.sign(order, OWNER)
             keeper = self.keepers[share.server]
             sealed = keeper.sealing.public.seal(SHARE_PURPOSE, signed.hash, share.encode())
             keeper.install(signed.body, signed.signature, sealed, CLAIM)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,6 +19,7 @@ from mksearch.crypto.randomness import SeededRandom
 from mksearch.index.blob_list import BlobList
 from mksearch.index.builder import SegmentBuilder
 from mksearch.index.geometry import BlockShape, LevelGeometry
+from mksearch.index.manifest import Group
 from mksearch.params import Quorum
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import Scoring
@@ -28,6 +29,7 @@ from mksearch_client.publishing import Publisher
 from mksearch_client.reading import Document
 
 from .frozen_index import FrozenIndex
+from .frozen_members import FrozenMembers
 from .material import FROZEN, Json, render, seed
 
 NOW_S = 1_800_000_000
@@ -54,10 +56,15 @@ def documents() -> list[Document]:
     return [*small, Document("odd-long", "Everything, seven times", "\n".join([text] * 7))]
 
 
-def freeze(folder: Path, documents: Iterable[Document]) -> FrozenIndex:
-    """Publish into `folder`, which must not exist, and pin what searches find."""
+def require_new(folder: Path) -> None:
+    """End the program if the folder of a frozen index is there."""
     if folder.exists():
         raise SystemExit(f"{folder} is there: a frozen index is never made again")
+
+
+def freeze(folder: Path, documents: Iterable[Document]) -> FrozenIndex:
+    """Publish into `folder`, which must not exist, and pin what searches find."""
+    require_new(folder)
     keys_seed = seed("frozen format 1: these are test keys")
     kept = list(documents)
     builder = functools.partial(SegmentBuilder, block=BLOCK, geometry=GEOMETRY)
@@ -70,26 +77,28 @@ def freeze(folder: Path, documents: Iterable[Document]) -> FrozenIndex:
         scoring=Scoring("tfidf"),
     )
     with mock.patch("mksearch_client.publishing.SegmentBuilder", builder):
-        _unpack(publisher.prepare(kept, folder, now_s=NOW_S))
-    _write(folder / "test-keys.json", _keys(keys_seed))
+        publication = publisher.prepare(kept, folder, now_s=NOW_S)
+    unpack(publication, publication.signed.manifest.groups[0])
+    write(folder / "test-keys.json", _keys(keys_seed))
     lines = [json.dumps({"_id": d.id, "title": d.title, "text": d.text}) for d in kept]
     (folder / "corpus.jsonl").write_bytes(("\n".join(lines) + "\n").encode("ascii"))
     index = FrozenIndex(folder)
-    _write(folder / "expected.json", _expected(index))
+    write(folder / "expected.json", _expected(index))
     return index
 
 
-def _unpack(publication: Publication) -> None:
-    """Give each blob a file, as servers hand them out; the pack is no format that stays."""
-    for group in publication.signed.manifest.groups:
-        listed = b"".join(publication.chunks(group.blobs.id))
-        for name, _ in BlobList.decode(listed).blobs:
-            write_object(publication.folder, b"".join(publication.chunks(name)))
+def unpack(publication: Publication, group: Group | None) -> None:
+    """Give each blob of a group a file, as servers hand them out; the pack does not stay."""
+    assert group is not None
+    listed = b"".join(publication.chunks(group.blobs.id))
+    for name, _ in BlobList.decode(listed).blobs:
+        write_object(publication.folder, b"".join(publication.chunks(name)))
     for left in ("blobs", "blobs.index"):
         (publication.folder / left).unlink()
 
 
-def _write(path: Path, value: Json) -> None:
+def write(path: Path, value: Json) -> None:
+    """Write a file of JSON."""
     path.write_bytes(render(value).encode("ascii"))
 
 
@@ -130,9 +139,19 @@ def main() -> int:
     if len(sys.argv) > 1:
         print(__doc__)
         return 2
-    index = freeze(FROZEN / "format1", documents())
-    size = sum(path.stat().st_size for path in index.folder.rglob("*") if path.is_file())
-    print(f"{index.folder}: {size} bytes, manifest {index.signed.hash.hex()}")
+    from . import freeze_members
+
+    make: dict[str, Callable[[Path], FrozenIndex | FrozenMembers]] = {
+        "format1": lambda folder: freeze(folder, documents()),
+        "format2": lambda folder: freeze_members.freeze_members(folder, freeze_members.documents()),
+    }
+    missing = [FROZEN / name for name in make if not (FROZEN / name).exists()]
+    if not missing:
+        raise SystemExit("the frozen index of every format is there: none is ever made again")
+    for folder in missing:
+        index = make[folder.name](folder)
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        print(f"{folder}: {size} bytes, manifest {index.signed.hash.hex()}")
     return 0
 
 

@@ -11,15 +11,20 @@ from pathlib import Path
 from . import (
     access,
     bad_access,
+    bad_enrolment,
     bad_files,
     bad_members,
     bad_search,
+    bad_shares,
     bad_streams,
     bad_timestamps,
+    enrolment,
     good_core,
     good_index,
     good_search,
     members,
+    queries,
+    shares,
     signed,
     timestamps,
 )
@@ -43,6 +48,9 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "access": access.access,
     "members": members.file,
     "timestamp": timestamps.file,
+    "shares": shares.file,
+    "enrolment": enrolment.file,
+    "queries": queries.file,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -58,6 +66,9 @@ def bad() -> Mapping[str, Json]:
         **bad_access.files(),
         **bad_members.files(),
         **bad_timestamps.files(),
+        **bad_shares.files(),
+        **bad_enrolment.files(),
+        **queries.files(),
     }
 
 

@@ -27,7 +27,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, members, signed, slow, timestamps
+from . import access, enrolment, members, queries, shares, signed, slow, timestamps
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -187,6 +187,9 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "equivocation": lambda case: timestamps.fast_equivocation(case, file_of(case["file"])),
     **access.FAST,
     **members.FAST,
+    **shares.FAST,
+    **enrolment.FAST,
+    **queries.FAST,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -307,5 +310,8 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "equivocation": lambda case: timestamps.slow_equivocation(case, file_of(case["file"])),
     **access.SLOW,
     **members.SLOW,
+    **shares.SLOW,
+    **enrolment.SLOW,
+    **queries.SLOW,
 }
 """What reads each kind of bad vector with the reference."""

@@ -67,10 +67,12 @@ class PutResponse(_message.Message):
     def __init__(self, n_objects: _Optional[int] = ...) -> None: ...
 
 class ActivateRequest(_message.Message):
-    __slots__ = ("manifest_hash",)
+    __slots__ = ("manifest_hash", "signature")
     MANIFEST_HASH_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     manifest_hash: bytes
-    def __init__(self, manifest_hash: _Optional[bytes] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, manifest_hash: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ActivateResponse(_message.Message):
     __slots__ = ("version",)
