@@ -21,6 +21,7 @@ __all__ = [
     "MksearchError",
     "NotEnoughAnswers",
     "NotQualified",
+    "OtherTlsKey",
     "ParameterError",
     "PartialKeyRefused",
     "PolicyError",
@@ -31,6 +32,7 @@ __all__ = [
     "ServerRefused",
     "ServerUnreachable",
     "StorageError",
+    "TlsRefused",
     "UnsupportedVersion",
     "VerificationError",
 ]
@@ -98,6 +100,21 @@ class ServerUnreachable(MksearchError):
     """A server did not answer: no connection, or none in time; nothing is known of it."""
 
     code = "unreachable"
+
+
+class TlsRefused(ServerUnreachable):
+    """No connection to who answers is safe, or it lets nobody in: nothing was sent.
+
+    Its certificate is not one of the pinned key, is past its dates, or is for another host, it
+    speaks no TLS 1.3, or it wants another client certificate.
+    """
+
+    code = "tls-refused"
+    exit_code = 3
+
+
+class OtherTlsKey(TlsRefused):
+    """Who answers has another TLS key than the pinned: another server, or somebody in between."""
 
 
 class ServerRefused(MksearchError):

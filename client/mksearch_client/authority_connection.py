@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from mksearch.crypto.signature import verify
 from mksearch.crypto.user_key import UserKey
 from mksearch.errors import FormatError, ManifestStale
 from mksearch.wire.v1 import authority_pb2, authority_pb2_grpc
-from mksearch_client.connection import GrpcConnection
+from mksearch_client.connection import Channel, GrpcConnection
 from mksearch_client.profile_folder import ServerEntry
 
 __all__ = ["AuthorityConnection", "Challenge"]
@@ -56,9 +56,14 @@ class AuthorityConnection(GrpcConnection):
 
     def __init__(self, entry: ServerEntry, random: RandomSource, timeout_s: float) -> None:
         """Connect to ``entry``; nothing is sent yet."""
-        super().__init__(entry.id, entry.address, entry.key, random, timeout_s=timeout_s)
-        self._authority = authority_pb2_grpc.AuthorityServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        super().__init__(
+            entry.id, entry.address, entry.key, random, timeout_s=timeout_s, tls=entry.tls
+        )
         self._key = entry.key
+
+    def _use(self, channel: Channel) -> None:
+        super()._use(channel)
+        self._authority = authority_pb2_grpc.AuthorityServiceStub(channel)  # type: ignore[no-untyped-call]
 
     def challenge(self) -> Challenge:
         """Return a fresh challenge of the server.
@@ -97,7 +102,7 @@ class AuthorityConnection(GrpcConnection):
         request = authority_pb2.InstallShareRequest(
             body=signed.body, signature=signed.signature, sealed=sealed
         )
-        self._give(self._authority.InstallShare, request, signed.order.verification.generation)
+        self._give("InstallShare", request, signed.order.verification.generation)
 
     def refresh_share(self, signed: SignedOrder[RefreshOrder], sealed: bytes) -> None:
         """Hand the server its part of zero.
@@ -108,7 +113,7 @@ class AuthorityConnection(GrpcConnection):
         request = authority_pb2.RefreshShareRequest(
             body=signed.body, signature=signed.signature, sealed=sealed
         )
-        self._give(self._authority.RefreshShare, request, signed.order.verification.generation)
+        self._give("RefreshShare", request, signed.order.verification.generation)
 
     def help_repair(self, signed: SignedOrder[HelpOrder], sealed: bytes) -> bytes:
         """Return this server's masked share, sealed to the server that lost its own.
@@ -138,10 +143,13 @@ class AuthorityConnection(GrpcConnection):
         request = authority_pb2.RepairShareRequest(
             body=signed.body, signature=signed.signature, parts=parts
         )
-        self._give(self._authority.RepairShare, request, signed.order.verification.generation)
+        self._give("RepairShare", request, signed.order.verification.generation)
 
-    def _give(self, method: Callable[..., Any], request: Message, wanted: int) -> None:
-        answer = self._call(lambda: self._one(method(request, timeout=self._timeout_s)))
+    def _give(self, method: str, request: Message, wanted: int) -> None:
+        def work() -> Any:
+            return self._one(getattr(self._authority, method)(request, timeout=self._timeout_s))
+
+        answer = self._call(work)
         if answer.generation != wanted:
             raise FormatError(
                 f"server {self.server} took a share of generation {answer.generation}, not {wanted}"

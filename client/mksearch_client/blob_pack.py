@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,7 +13,7 @@ from mksearch.crypto.kdf import sha256
 from mksearch.errors import FormatError, StorageError
 from mksearch.index.manifest import ObjectRef
 
-__all__ = ["BlobPack", "BlobPackWriter", "drop_pack"]
+__all__ = ["BlobPack", "BlobPackWriter", "drop_pack", "write_durably"]
 
 _MAGIC = b"MKBLPACK"
 _FORMAT = 1
@@ -20,6 +22,18 @@ _INDEX = "blobs.index"
 _NAME_BYTES = 32
 _ENTRY_BYTES = _NAME_BYTES + 8
 _BUFFER_BYTES = 1 << 20
+
+
+def write_durably(path: Path, data: bytes | bytearray) -> None:
+    """Write a file that survives a loss of power once its folder is synced as well.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def drop_pack(folder: Path) -> None:
@@ -50,13 +64,21 @@ class BlobPackWriter:
         return reference
 
     def finish(self) -> None:
-        """Make the pack complete."""
+        """Make the pack complete.
+
+        Raises:
+            OSError: there is no room.
+        """
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
-        (self._folder / _INDEX).write_bytes(write_envelope(_MAGIC, _FORMAT) + self._index)
+        write_durably(self._folder / _INDEX, write_envelope(_MAGIC, _FORMAT) + self._index)
 
     def close(self) -> None:
         """Let go of the file."""
-        self._file.close()
+        # What is still buffered may have no room; without an index nobody reads it.
+        with suppress(OSError):
+            self._file.close()
 
 
 class BlobPack:

@@ -23,7 +23,15 @@ from mksearch_client import (
     timestamp_commands,
     user_commands,
 )
-from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption, Timeout
+from mksearch_client.options import (
+    Authorities,
+    ClientCertificate,
+    ClientKey,
+    Json,
+    PassphraseFile,
+    ProfileFolderOption,
+    Timeout,
+)
 from mksearch_client.terminal import print_json, safe
 
 __all__ = ["app", "main"]
@@ -95,15 +103,26 @@ def init(
     profile: ProfileFolderOption = None,
     collusion: Annotated[int, typer.Option(help="Servers that may collude: t.")] = 1,
     name: Annotated[str, typer.Option(help="What to call the collection.")] = "collection",
+    authorities: Authorities = None,
+    client_certificate: ClientCertificate = None,
+    client_key: ClientKey = None,
     passphrase_file: PassphraseFile = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Make a profile with new keys and claim the servers of a collection."""
+    from mksearch_client.client_files import GivenFiles
     from mksearch_client.commands import owner_init
 
     owner_init(
-        profile, server, collusion, name, passphrase_file, timeout_s=timeout, as_json=as_json
+        profile,
+        server,
+        collusion,
+        name,
+        passphrase_file,
+        files=GivenFiles(authorities, client_certificate, client_key),
+        timeout_s=timeout,
+        as_json=as_json,
     )
 
 

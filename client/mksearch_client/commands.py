@@ -17,6 +17,7 @@ from rich.text import Text
 
 from mksearch.access.policy import parse_policy
 from mksearch.errors import InputError, ParameterError
+from mksearch_client.client_files import GivenFiles
 from mksearch_client.member import Searcher
 from mksearch_client.outputs import (
     is_card,
@@ -81,6 +82,7 @@ def owner_init(
     name: str,
     passphrase_file: Path | None,
     *,
+    files: GivenFiles,
     timeout_s: float,
     as_json: bool,
 ) -> None:
@@ -98,6 +100,7 @@ def owner_init(
         collusion_bound=collusion,
         passphrase=read_passphrase(passphrase_file),
         timeout_s=timeout_s,
+        files=files,
     ) as owner:
         profile = owner.profile
     fields = {

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
@@ -30,14 +31,16 @@ from mksearch.params import KEY_BYTES
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
 from mksearch_client.refusals import ServerBusy, refusal
+from mksearch_client.trust import TlsTrust, require_address
 
-__all__ = ["GrpcConnection", "ServerInfo", "require_loopback"]
+__all__ = ["Channel", "GrpcConnection", "ServerInfo"]
 
 _T = TypeVar("_T")
+#: For those who make stubs of it and do not import gRPC.
+Channel = grpc.Channel
 # What a server sends wrong is named by the errors raised here; without a handler gRPC would print
 # tracebacks of it.
 logging.getLogger("grpc").addHandler(logging.NullHandler())
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _OPTIONS = (
     ("grpc.enable_retries", 0),
     # Every connection is its own: a server that hangs does not hold up another.
@@ -101,21 +104,6 @@ def _put_requests(
         yield owner_pb2.PutRequest(manifest_hash=manifest_hash, whole=small)
 
 
-def require_loopback(address: str) -> str:
-    """Return ``address`` (HOST:PORT) if it is on this machine.
-
-    Raises:
-        ParameterError: it is not, and this release has no TLS.
-    """
-    host, _, port = address.rpartition(":")
-    if host not in _LOOPBACK or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ParameterError(
-            f"{address!r} is not a loopback host and port",
-            cure="this release has no TLS, so it dials 127.0.0.1 or [::1] only",
-        )
-    return address
-
-
 def _n_listed(manifest: Manifest) -> int:
     """Return how many objects a manifest can list: 40 bytes of a blob list name a blob."""
     n_blobs = sum(group.blobs.size // (KEY_BYTES + 8) for group in manifest.groups)
@@ -133,6 +121,10 @@ class ServerInfo:
         self.collection = message.collection
         self.version = message.version
         self.release = message.release
+
+
+class _CertificateRenewed(ServerUnreachable):
+    """The connection was lost, and the server has another certificate for the pinned key now."""
 
 
 class GrpcConnection:
@@ -153,21 +145,23 @@ class GrpcConnection:
         random: RandomSource,
         *,
         timeout_s: float = 10.0,
+        tls: TlsTrust | None = None,
     ) -> None:
         """Prepare to talk to a server; nothing is sent yet.
 
         Args:
             server: its id, 0 while it is not known.
-            address: HOST:PORT on this machine.
+            address: HOST:PORT; on this machine if no TLS key is pinned.
             server_key: pinned Ed25519 public key, 32 bytes; None only before the claim.
             random: source of nonces.
             timeout_s: seconds that a request may take.
+            tls: pinned TLS key; None goes without TLS.
 
         Raises:
-            ParameterError: the address is not on this machine.
+            ParameterError: it is no address, or on another machine and no TLS key is pinned.
         """
         self.server = server
-        self.address = require_loopback(address)
+        self.address = require_address(address, tls)
         self._random = random
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -181,15 +175,112 @@ class GrpcConnection:
         ping_ms = max(_PING_MS_MIN, int(1000 * timeout_s))
         names = ("keepalive_time_ms", "keepalive_timeout_ms", "http2.ping_timeout_ms")
         pings = tuple((f"grpc.{name}", ping_ms) for name in names)
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS + pings)
-        self._search = search_pb2_grpc.SearchServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._owner = owner_pb2_grpc.OwnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._info = owner_pb2_grpc.InfoServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._options = _OPTIONS + pings
+        self._tls = tls
+        #: Certificate of the server that was proved, PEM, and whether nothing was lost since.
+        self._certificate, self._is_proved = b"", False
+        self._proving: Future[None] | None = None
+        self._channels: list[Channel] = []
+        if tls is None:
+            self._use(grpc.insecure_channel(address, options=self._options))
+
+    def _use(self, channel: Channel) -> None:
+        """Send what comes from now on through ``channel``."""
+        self._channels.append(channel)
+        self._search = search_pb2_grpc.SearchServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._owner = owner_pb2_grpc.OwnerServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._info = owner_pb2_grpc.InfoServiceStub(channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """End the connection; running requests end with ServerUnreachable."""
         self._closed.set()
-        self._channel.close()
+        with self._lock:
+            proving, channels = self._proving, list(self._channels)
+        if proving is not None:
+            with suppress(InvalidStateError):
+                proving.set_exception(self._is_closed())
+        for channel in channels:
+            channel.close()
+
+    def _is_closed(self) -> ServerUnreachable:
+        return ServerUnreachable(f"the connection to {self.address} is closed", server=self.server)
+
+    # --- who answers ---
+
+    def _prove(self, *, until_served: bool = False) -> None:
+        """Have it proved that the pinned server answers, if there is TLS and it was not yet.
+
+        Threads that come meanwhile wait for the same proof.
+
+        Raises:
+            ServerUnreachable, TlsRefused, ProfileError: see `check_server`.
+        """
+        if self._tls is None:
+            return
+        with self._lock:
+            if self._closed.is_set():
+                raise self._is_closed()
+            if self._is_proved:
+                return
+            proving = self._proving
+            if proving is None:
+                proving = self._proving = Future()
+                work = (self._tls, proving, until_served)
+                # A thread that nobody waits for at the end: a handshake cannot be called off.
+                threading.Thread(target=self._look, args=work, daemon=True).start()
+        try:
+            proving.result(self._timeout_s)
+        except TimeoutError:
+            raise self._late() from None
+
+    def _look(self, tls: TlsTrust, proving: Future[None], until_served: bool) -> None:
+        from mksearch_client.tls import check_server
+
+        try:
+            certificate = check_server(
+                self.address, tls, self._timeout_s, until_served=until_served
+            )
+            key, chain = (None, None) if tls.files is None else tls.files.client_pem()
+            with self._lock:
+                if certificate != self._certificate and not self._closed.is_set():
+                    # What runs over an older channel may end there.
+                    self._use(
+                        grpc.secure_channel(
+                            self.address,
+                            grpc.ssl_channel_credentials(certificate, key, chain),
+                            options=self._options,
+                        )
+                    )
+                self._certificate, self._is_proved, self._proving = certificate, True, None
+        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
+            with self._lock:
+                self._proving = None
+            with suppress(InvalidStateError):
+                proving.set_exception(error)
+            return
+        with suppress(InvalidStateError):
+            proving.set_result(None)
+
+    def _prove_again(self, before: bytes) -> MksearchError | None:
+        """Return why a connection that was lost is not to be had again, None for no reason.
+
+        A server that renewed its certificate is one: what was asked can be asked again.
+
+        Args:
+            before: certificate that the lost connection accepted.
+        """
+        self._is_proved = False
+        try:
+            self._prove(until_served=True)
+        except MksearchError as error:
+            return error
+        if self._certificate == before:
+            return None
+        return _CertificateRenewed(
+            f"{self.address}: the connection was lost, and the server has a new certificate",
+            cure="run it again",
+            server=self.server,
+        )
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -216,10 +307,15 @@ class GrpcConnection:
     def _ask(self, work: Callable[[], _T]) -> _T:
         """Do what a user waits for, again when a busy server wants that; see ``_call``."""
         last_s = time.monotonic() + self._timeout_s
+        was_renewed = False
         while True:
             try:
                 with self._waiting():
                     return self._call(work)
+            except _CertificateRenewed:
+                if was_renewed:
+                    raise
+                was_renewed = True
             except ServerBusy as error:
                 self.n_busy += 1
                 # Not all at the same moment, and not as often as a liar may like.
@@ -233,11 +329,18 @@ class GrpcConnection:
         return self._random.bytes(1)[0] / 256
 
     def _call(self, work: Callable[[], _T]) -> _T:
+        certificate = b""
         try:
+            self._prove()
+            certificate = self._certificate
             answer = work()
         except grpc.RpcError as error:
             self.is_lost = error.code() in _UNREACHABLE
-            raise self._named(error) from None
+            raise self._named(error, certificate) from None
+        except ServerUnreachable as error:
+            self.is_lost = True
+            error.server = self.server
+            raise
         except ValueError as error:
             # grpc raises it for a call on a closed channel.
             raise ServerUnreachable(
@@ -255,17 +358,27 @@ class GrpcConnection:
             raise FormatError(f"{self.address} ended a call without an answer")
         return answer
 
-    def _named(self, error: grpc.RpcError) -> MksearchError:
+    def _named(self, error: grpc.RpcError, certificate: bytes) -> MksearchError:
         code = error.code()
-        if code in _UNREACHABLE:
-            late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-            why = f"no answer within {self._timeout_s:g} s" if late else "no connection"
-            return ServerUnreachable(
-                f"{self.address}: {why}",
-                cure="check that the server runs and that the address is right",
-                server=self.server,
-            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return self._late()
+        if code is grpc.StatusCode.UNAVAILABLE:
+            found = None if self._tls is None else self._prove_again(certificate)
+            if found is None:
+                found = self._unreachable("no connection")
+            found.server = self.server
+            return found
         return refusal(error, self.address, self.server)
+
+    def _late(self) -> ServerUnreachable:
+        return self._unreachable(f"no answer within {self._timeout_s:g} s")
+
+    def _unreachable(self, why: str) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"{self.address}: {why}",
+            cure="check that the server runs and that the address is right",
+            server=self.server,
+        )
 
     def _require_verifier(self) -> AnswerVerifier:
         if self._verifier is None:
@@ -356,15 +469,20 @@ class GrpcConnection:
         def work() -> bytes:
             request = search_pb2.ReadObjectRequest(name=name, offset=offset, n_bytes=n_bytes)
             stream = self._search.ReadObject(request, timeout=self._timeout_s)
-            data = bytearray()
+            pieces: list[bytes] = []
+            n_left = n_bytes
             try:
                 for message in stream:
-                    data += message.data
-                    if len(data) > n_bytes:
+                    piece = message.data
+                    n_left -= len(piece)
+                    if n_left < 0:
                         raise FormatError(f"more than the {n_bytes} bytes asked for came")
+                    # Messages of nothing are not kept: they may come without end.
+                    if piece:
+                        pieces.append(piece)
             finally:
                 stream.cancel()
-            return bytes(data)
+            return b"".join(pieces)
 
         return self._ask(work)
 

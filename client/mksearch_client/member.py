@@ -58,7 +58,12 @@ def connect(profile: ProfileFolder, timeout_s: float = 10.0) -> dict[int, GrpcCo
 def connect_to(server: ServerEntry, timeout_s: float = 10.0) -> GrpcConnection:
     """Return a connection to one server of a profile."""
     return GrpcConnection(
-        server.id, server.address, server.key, SystemRandom(), timeout_s=timeout_s
+        server.id,
+        server.address,
+        server.key,
+        SystemRandom(),
+        timeout_s=timeout_s,
+        tls=server.tls,
     )
 
 

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Json", "PassphraseFile", "ProfileFolderOption", "Timeout"]
+__all__ = [
+    "Authorities",
+    "ClientCertificate",
+    "ClientKey",
+    "Json",
+    "PassphraseFile",
+    "ProfileFolderOption",
+    "Timeout",
+]
 
 _TIMEOUT_S_MAX = 86_400
 
@@ -33,3 +41,11 @@ Timeout = Annotated[
     float,
     typer.Option(help="Seconds that one request to a server may take.", callback=_checked_timeout),
 ]
+Authorities = Annotated[
+    Path | None,
+    typer.Option(help="PEM certificates; one of them must have signed every server's as well."),
+]
+ClientCertificate = Annotated[
+    Path | None, typer.Option(help="PEM certificate, for servers that demand one.")
+]
+ClientKey = Annotated[Path | None, typer.Option(help="PEM key of the client certificate.")]

@@ -34,8 +34,10 @@ from mksearch.scoring.engine import make_engine
 from mksearch.text.analyzers import Analyzer, analyzer_for_language, make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.administration import Administration, load_administration
-from mksearch_client.connection import GrpcConnection, require_loopback
+from mksearch_client.client_files import GivenFiles
+from mksearch_client.connection import GrpcConnection
 from mksearch_client.credentials import begin_epoch_if_needed, make_list, require_up_to_date
+from mksearch_client.first_pins import Pins
 from mksearch_client.fleet import Fleet
 from mksearch_client.judging import Verdict, judge
 from mksearch_client.keys import NO_POLICY
@@ -115,6 +117,7 @@ class Owner:
         collusion_bound: int = 1,
         passphrase: bytes | None = None,
         timeout_s: float = 10.0,
+        files: GivenFiles | None = None,
     ) -> Owner:
         """Make a profile and claim servers for a new collection.
 
@@ -122,25 +125,33 @@ class Owner:
 
         Args:
             folder: of the profile.
-            servers: claim token by HOST:PORT.
+            servers: claim token by HOST:PORT; it carries the TLS key to be pinned, if there is one.
             name: what the owner calls the collection.
             collusion_bound: t, servers that may collude.
             passphrase: seals the keys, or None.
             timeout_s: seconds that one request may take.
+            files: authorities and client certificate, for servers that want one.
 
         Raises:
-            ParameterError: too few servers for the bound, or two with one id.
+            ParameterError: too few servers for the bound, or two with one id; or a server on
+                another machine whose token carries no TLS key.
+            InputError: one of ``files`` is not what it should be.
             ProfileError: the folder holds a profile.
             ServerRefused: a token is wrong.
+            TlsRefused: a server is not the one that the token is of.
         """
         quorum = Quorum(len(servers), collusion_bound)
-        for address in servers:
-            require_loopback(address)
+        pins = Pins(folder, servers)
+        given = files or GivenFiles()
+        given.read()
         random = SystemRandom()
         keys = Profile.create_keys(folder, random, passphrase)
+        given.keep(folder)
+        pins.save()
         entries: dict[int, ServerEntry] = {}
-        for address, token in servers.items():
-            connection = GrpcConnection(0, address, None, random, timeout_s=timeout_s)
+        for address, token in pins.secrets.items():
+            tls = pins.trust(address)
+            connection = GrpcConnection(0, address, None, random, timeout_s=timeout_s, tls=tls)
             try:
                 server, key = connection.claim(token, keys.signing.public, keys.collection)
             finally:
@@ -150,7 +161,7 @@ class Owner:
                     f"{address} and {entries[server].address} are both server {server}",
                     cure="give every server another id (mksearch-server init --id)",
                 )
-            entries[server] = ServerEntry(server, address, key)
+            entries[server] = ServerEntry(server, address, key, tls)
         if sorted(entries) != list(range(1, quorum.n_servers + 1)):
             raise ParameterError(
                 f"the servers have ids {sorted(entries)} (need 1..{quorum.n_servers})",
@@ -158,6 +169,7 @@ class Owner:
             )
         profile = Profile(folder, keys, name, quorum, dict(sorted(entries.items())))
         profile.save()
+        pins.drop()
         return cls(profile, timeout_s=timeout_s)
 
     def card(self) -> bytes:

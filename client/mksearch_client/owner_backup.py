@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from mksearch.crypto.user_key import UserKey
 from mksearch.errors import (
     FormatError,
     MksearchError,
+    OtherTlsKey,
     ParameterError,
     ProfileError,
     VerificationError,
@@ -212,7 +213,7 @@ def servers_at(
             )
         found[server] = address
     return {
-        server: ServerEntry(server, found.get(server, entry.address), entry.key)
+        server: replace(entry, address=found.get(server, entry.address))
         for server, entry in entries.items()
     }
 
@@ -221,11 +222,13 @@ def _server_at(address: str, entries: Mapping[int, ServerEntry], timeout_s: floa
     """Return which server answers at an address, proved by its pinned key."""
     random = SystemRandom()
     for server, entry in entries.items():
-        connection = GrpcConnection(server, address, entry.key, random, timeout_s=timeout_s)
+        connection = GrpcConnection(
+            server, address, entry.key, random, timeout_s=timeout_s, tls=entry.tls
+        )
         try:
             connection.info()
             return server
-        except VerificationError:
+        except (VerificationError, OtherTlsKey):
             continue
         finally:
             connection.close()

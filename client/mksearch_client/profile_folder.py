@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from mksearch.errors import MksearchError, ProfileError, RecordRefused, Unsuppor
 from mksearch.index.equivocation import Equivocation
 from mksearch.index.manifest import SignedManifest
 from mksearch.params import Quorum
+from mksearch_client.trust import ClientFiles, TlsTrust
 
 __all__ = [
     "USER_KEYS_MAGIC",
@@ -40,6 +41,7 @@ __all__ = [
     "read_fields",
     "read_passphrase",
     "read_passphrase_in",
+    "sync_folder",
     "write_file",
 ]
 
@@ -97,11 +99,13 @@ class ServerEntry:
         id: from 1.
         address: HOST:PORT.
         key: pinned Ed25519 public key, 32 bytes.
+        tls: pinned TLS key; None for a server on this machine that goes without TLS.
     """
 
     id: int
     address: str
     key: bytes
+    tls: TlsTrust | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +149,19 @@ def write_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError:
         with suppress(OSError):
             os.unlink(partial)
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` survive a loss of power."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` survive a loss of power.
+
+    Raises:
+        OSError: it cannot be opened or synced.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -295,7 +303,11 @@ class ProfileFolder:
         self.owner_key = owner_key
         self.name = name
         self.quorum = quorum
-        self.servers = servers
+        files = ClientFiles(folder)
+        self.servers = {
+            server: replace(entry, tls=entry.tls and TlsTrust(entry.tls.key, files))
+            for server, entry in servers.items()
+        }
 
     def public_fields(self) -> dict[str, Any]:
         """Return what is not secret, as JSON has it."""
@@ -307,6 +319,7 @@ class ProfileFolder:
             "collusion_bound": self.quorum.collusion_bound,
             "servers": [
                 {"id": server.id, "address": server.address, "key": server.key.hex()}
+                | ({} if server.tls is None else {"tls_key": server.tls.key.hex()})
                 for server in self.servers.values()
             ],
         }
@@ -316,7 +329,10 @@ class ProfileFolder:
         """Read the servers of `public_fields`; raise ValueError, KeyError or TypeError."""
         return {
             int(entry["id"]): ServerEntry(
-                int(entry["id"]), str(entry["address"]), bytes.fromhex(entry["key"])
+                int(entry["id"]),
+                str(entry["address"]),
+                bytes.fromhex(entry["key"]),
+                TlsTrust.parse(entry["tls_key"]) if "tls_key" in entry else None,
             )
             for entry in fields["servers"]
         }

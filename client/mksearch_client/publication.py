@@ -6,7 +6,6 @@ way is sent again from the stored bytes.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -21,7 +20,8 @@ from mksearch.index.manifest import (
     ObjectRef,
     SignedManifest,
 )
-from mksearch_client.blob_pack import BlobPack, drop_pack
+from mksearch_client.blob_pack import BlobPack, drop_pack, write_durably
+from mksearch_client.profile_folder import sync_folder, write_file
 
 __all__ = [
     "Elsewhere",
@@ -183,7 +183,7 @@ def write_carried(folder: Path, manifest: Manifest) -> None:
     listed = [*(segment.id for segment in manifest.segments())]
     listed += [reference.id for reference in manifest.objects()]
     missing = [name for name in listed if not object_path(folder, name).exists()]
-    (folder / _CARRIED_NAME).write_bytes(b"".join(missing))
+    write_durably(folder / _CARRIED_NAME, b"".join(missing))
 
 
 def object_path(folder: Path, name: bytes) -> Path:
@@ -246,13 +246,14 @@ def upload(publication: Publication, target: UploadTarget, progress: Progress | 
 
 def write_manifest(folder: Path, signed: SignedManifest) -> None:
     """Write the manifest last, and at once: a folder with one is a complete publication."""
-    partial = folder / ".manifest"
-    partial.write_bytes(signed.encode())
-    os.replace(partial, folder / MANIFEST_NAME)
+    # A version that a server has seen must not be forgotten: another would get its number.
+    sync_folder(folder / "objects")
+    write_file(folder / MANIFEST_NAME, signed.encode())
+    sync_folder(folder.parent)
 
 
 def write_object(folder: Path, data: bytes) -> ObjectRef:
     """Keep ``data`` under its SHA-256; return its name and size."""
     reference = ObjectRef.of(data)
-    object_path(folder, reference.id).write_bytes(data)
+    write_durably(object_path(folder, reference.id), data)
     return reference

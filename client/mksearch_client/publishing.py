@@ -273,10 +273,15 @@ class Publisher:
 
     def _write_segment(self, builder: SegmentBuilder, folder: Path, report: Progress) -> SegmentRef:
         partial = folder / "objects" / ".segment"
-        data = np.memmap(partial, np.uint8, "w+", shape=(builder.layout.n_bytes,))
+        with partial.open("wb") as file:
+            # Now: a mapped page for which there is no room ends the process.
+            os.posix_fallocate(file.fileno(), 0, builder.layout.n_bytes)
+        data = np.memmap(partial, np.uint8, "r+", shape=(builder.layout.n_bytes,))
         header = builder.write(data, lambda _what, share: report("encrypting", share))
         data.flush()
         del data
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
         os.replace(partial, object_path(folder, header.id))
         return SegmentRef(header.id, builder.layout.n_bytes, builder.salt)
 

@@ -28,6 +28,7 @@ from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import connect_to
 from mksearch_client.owner_reports import ServerStatus
 from mksearch_client.profile_folder import ProfileFolder, SecretFile, ServerEntry
+from mksearch_client.trust import ClientFiles, TlsTrust
 from mksearch_client.versions import newest_manifest
 
 __all__ = ["Renewed", "TimestampFile", "renew_by_timestamp"]
@@ -41,7 +42,8 @@ _FIELDS: dict[str, type] = {
     "collusion_bound": int,
     "servers": list,
 }
-_SERVER_FIELDS: dict[str, type] = {"id": int, "address": str, "key": bytes}
+#: ``tls`` is the pinned TLS key, b"" for a server that goes without TLS.
+_SERVER_FIELDS: dict[str, type] = {"id": int, "address": str, "key": bytes, "tls": bytes}
 _LENGTHS = {"seed": KEY_BYTES, "collection": COLLECTION_BYTES, "owner_key": KEY_BYTES}
 _WHAT = "the contents of a timestamp file"
 
@@ -93,7 +95,12 @@ class TimestampFile:
             "n_servers": self.quorum.n_servers,
             "collusion_bound": self.quorum.collusion_bound,
             "servers": [
-                {"id": server.id, "address": server.address, "key": server.key}
+                {
+                    "id": server.id,
+                    "address": server.address,
+                    "key": server.key,
+                    "tls": b"" if server.tls is None else server.tls.key,
+                }
                 for server in self.servers.values()
             ],
         }
@@ -113,6 +120,8 @@ class TimestampFile:
     def read(cls, path: Path, passphrase: bytes | None) -> TimestampFile:
         """Read a file that `write` made.
 
+        What TLS needs besides pinned keys lies beside it, as in a profile.
+
         Raises:
             InputError: it cannot be read.
             ProfileError: it is damaged or something else, or the passphrase is missing or wrong.
@@ -126,12 +135,13 @@ class TimestampFile:
                 cure="name the file that mksearch owner timestamp-key wrote",
             ) from None
         try:
-            return cls._of(require_map(decode_cbor(content, _WHAT), _FIELDS, _WHAT))
+            fields = require_map(decode_cbor(content, _WHAT), _FIELDS, _WHAT)
+            return cls._of(fields, ClientFiles(path.parent))
         except MksearchError as error:
             raise file.damaged(error) from None
 
     @classmethod
-    def _of(cls, fields: Mapping[str, Any]) -> TimestampFile:
+    def _of(cls, fields: Mapping[str, Any], files: ClientFiles) -> TimestampFile:
         for name, length in _LENGTHS.items():
             if len(fields[name]) != length:
                 raise FormatError(f"{name} has {len(fields[name])} bytes (need {length})")
@@ -141,8 +151,15 @@ class TimestampFile:
             fields["collection"],
             fields["owner_key"],
             Quorum(fields["n_servers"], fields["collusion_bound"]),
-            {entry["id"]: ServerEntry(**entry) for entry in entries},
+            {entry["id"]: _server(entry, files) for entry in entries},
         )
+
+
+def _server(entry: Mapping[str, Any], files: ClientFiles) -> ServerEntry:
+    if len(entry["key"]) != KEY_BYTES or len(entry["tls"]) not in (0, KEY_BYTES):
+        raise FormatError("a server has a key of another length")
+    tls = TlsTrust(entry["tls"], files) if entry["tls"] else None
+    return ServerEntry(entry["id"], entry["address"], entry["key"], tls)
 
 
 @dataclass(frozen=True, slots=True)

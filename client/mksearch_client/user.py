@@ -18,6 +18,7 @@ from mksearch.crypto.randomness import RandomSource, SystemRandom
 from mksearch.errors import CredentialRefused, ManifestRefused, ParameterError, ProfileError
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection
+from mksearch_client.client_files import GivenFiles
 from mksearch_client.profile_folder import default_profile, read_passphrase
 from mksearch_client.sharing import agree_on_token, collect_key
 from mksearch_client.user_profile import Card, UserProfile
@@ -91,15 +92,29 @@ class User:
         self._clock = clock
 
     @classmethod
-    def create(cls, folder: Path, card: Card | Path, *, passphrase: bytes | None = None) -> User:
+    def create(
+        cls,
+        folder: Path,
+        card: Card | Path,
+        *,
+        passphrase: bytes | None = None,
+        files: GivenFiles | None = None,
+    ) -> User:
         """Make a profile from the owner's card; ``user-key`` in it is what the admin needs.
 
+        Args:
+            folder: of the profile.
+            card: or its file.
+            passphrase: seals the keys, or None.
+            files: authorities and client certificate, for servers that want one.
+
         Raises:
+            ParameterError, InputError: ``files`` are not what they should be.
             InputError: the card cannot be used.
             ProfileError: the folder holds something else, or cannot be written.
         """
         read = card if isinstance(card, Card) else Card.read(card)
-        return cls(UserProfile.create(folder, read, SystemRandom(), passphrase))
+        return cls(UserProfile.create(folder, read, SystemRandom(), passphrase, files))
 
     def enrol(
         self,

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption
+from mksearch_client.options import (
+    Authorities,
+    ClientCertificate,
+    ClientKey,
+    Json,
+    PassphraseFile,
+    ProfileFolderOption,
+)
 
 if TYPE_CHECKING:
     from mksearch_client.user import Whoami
@@ -22,17 +29,23 @@ app = typer.Typer(help="What a user does besides searching.", no_args_is_help=Tr
 def init(
     card: Annotated[Path, typer.Option(help="Card that the owner made.")],
     profile: ProfileFolderOption = None,
+    authorities: Authorities = None,
+    client_certificate: ClientCertificate = None,
+    client_key: ClientKey = None,
     passphrase_file: PassphraseFile = None,
     as_json: Json = False,
 ) -> None:
     """Make a profile with new keys for the collection of a card, or take those of user keygen."""
+    from mksearch_client.client_files import GivenFiles
     from mksearch_client.outputs import out
     from mksearch_client.profile_folder import default_profile, read_passphrase
     from mksearch_client.terminal import print_json
     from mksearch_client.user import User
 
     folder = profile or default_profile()
-    user = User.create(folder, card, passphrase=read_passphrase(passphrase_file)).profile
+    files = GivenFiles(authorities, client_certificate, client_key)
+    passphrase = read_passphrase(passphrase_file)
+    user = User.create(folder, card, passphrase=passphrase, files=files).profile
     if as_json:
         print_json(
             {

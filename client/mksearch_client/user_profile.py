@@ -22,6 +22,7 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, Quorum
+from mksearch_client.client_files import GivenFiles
 from mksearch_client.profile import is_user_profile, make_folder
 from mksearch_client.profile_folder import (
     USER_KEYS_MAGIC,
@@ -135,18 +136,34 @@ class UserProfile(ProfileFolder):
 
     @classmethod
     def create(
-        cls, folder: Path, card: Card, random: RandomSource, passphrase: bytes | None
+        cls,
+        folder: Path,
+        card: Card,
+        random: RandomSource,
+        passphrase: bytes | None,
+        files: GivenFiles | None = None,
     ) -> UserProfile:
         """Make the profile of a new user, with the keys in the folder if it has a user's.
 
+        Args:
+            folder: new, or with a user's keys.
+            card: of the collection.
+            random: source of keys.
+            passphrase: seals the keys, or None.
+            files: authorities and client certificate for TLS.
+
         Raises:
+            ParameterError, InputError: ``files`` are not what they should be.
             ProfileError: the folder holds something else, or cannot be written.
         """
         if (folder / "profile.json").exists():
             raise ProfileError(
                 f"{folder} holds a profile already", cure="choose another --profile folder"
             )
+        given = files or GivenFiles()
+        given.read()
         profile = cls(folder, card, create_identity(folder, random, passphrase))
+        given.keep(folder)
         fields = {"format": _PROFILE_FORMAT, "role": "user"} | profile.public_fields()
         fields |= {"admin_key": card.admin_key.hex(), "authority": card.parameters.encode().hex()}
         try:

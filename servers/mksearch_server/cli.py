@@ -11,12 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mksearch import __version__
 from mksearch.errors import MksearchError, ParameterError, StorageError
+
+if TYPE_CHECKING:
+    from mksearch_server.certificates import TlsConfig
 
 __all__ = ["app", "main"]
 
@@ -28,11 +31,15 @@ app = typer.Typer(
 )
 
 #: Commands of the contract whose subject this release does not have yet.
-LATER = ("repair", "drain", "renew-certificate")
+LATER = ("drain",)
 
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Config = Annotated[Path, typer.Option("--config", help="The server.toml that init wrote.")]
+_Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", help="Name or address that clients dial; may be repeated."),
+]
 _Json = Annotated[bool, typer.Option("--json", help="One object on standard output.")]
 
 
@@ -49,36 +56,77 @@ def _root(
         raise typer.Exit
 
 
-@app.command(epilog="Example: mksearch-server init srv1 --id 1 --listen 127.0.0.1:7101")
+@app.command(
+    epilog="Example: mksearch-server init srv1 --id 1 --listen 0.0.0.0:7101 --host a.example.org"
+)
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder of the server.")],
     server_id: Annotated[int, typer.Option("--id", help="1..255, another for each server.")],
-    listen: Annotated[str, typer.Option(help="HOST:PORT, loopback.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT; off loopback always with TLS.")],
+    host: _Hosts = None,
+    request: Annotated[
+        bool, typer.Option("--request", help="Write tls.csr as well, for an authority to sign.")
+    ] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="TLS on a loopback host as well.")] = False,
     as_json: _Json = False,
 ) -> None:
-    """Make a new server: key, commented server.toml, claim token (also in DIR/claim-token)."""
-    from mksearch_server.config import ServerConfig, write_config
+    """Make a new server: keys, commented server.toml, claim token (also in DIR/claim-token)."""
+    from mksearch_server.config import is_loopback, write_config
     from mksearch_server.identity import create_identity
 
+    has_tls = tls or request or bool(host) or not is_loopback(listen)
     # Before anything is made or changed.
-    ServerConfig(server_id, listen, folder)
+    hosts = _require_new(folder, server_id, listen, host or [], tls=has_tls)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise StorageError(f"{folder} is not empty", cure="name a new folder")
         os.chmod(folder, 0o700)
-        path = write_config(folder, server_id, listen)
-        token = create_identity(folder)
+        tls_key = b""
+        if has_tls:
+            from mksearch_server.certificates import create_tls
+
+            tls_key = create_tls(folder, hosts, request=request)
+        path = write_config(folder, server_id, listen, tls=has_tls)
+        token = create_identity(folder, tls_key)
     except OSError as error:
         raise StorageError(
             f"{folder} cannot be written ({error.strerror})", cure="name a new folder"
         ) from None
     fields = {"id": server_id, "config": str(path), "claim_token": token}
+    shown = f"{hosts[0] if ':' not in hosts[0] else f'[{hosts[0]}]'}:{listen.rpartition(':')[2]}"
     text = (
         f"server {server_id} is ready: mksearch-server serve --config {path}\n"
-        f"its owner claims it with {listen}={token}"
+        f"its owner claims it with {shown}={token}"
     )
+    if has_tls:
+        fields["tls_key"] = tls_key.hex()
+    if request:
+        fields["request"] = str(folder / "tls.csr")
+        text += f"\nhave {folder / 'tls.csr'} signed, and put the answer into {folder / 'tls.crt'}"
     _print(fields, text, as_json=as_json)
+
+
+def _require_new(
+    folder: Path, server_id: int, listen: str, hosts: list[str], *, tls: bool
+) -> list[str]:
+    """Return the hosts that clients dial; raise ParameterError unless all of it can be."""
+    from mksearch_server.certificates import TlsConfig
+    from mksearch_server.config import ServerConfig, dialled_host
+
+    ServerConfig(server_id, listen, folder, tls=TlsConfig(folder, folder) if tls else None)
+    own = dialled_host(listen)
+    named = [*hosts, own] if own else hosts
+    if not named:
+        raise ParameterError(
+            f"{listen} stands for all addresses of this machine, and clients dial one",
+            cure="name it with --host; it may be repeated",
+        )
+    if tls:
+        from mksearch.crypto.certificate import require_hosts
+
+        require_hosts(named)
+    return named
 
 
 @app.command(epilog="Example: mksearch-server serve --config srv1/server.toml")
@@ -109,32 +157,118 @@ def serve(config: _Config, as_json: _Json = False) -> None:
 
 @app.command("check-config", epilog="Example: mksearch-server check-config --config server.toml")
 def check_config(config: _Config, as_json: _Json = False) -> None:
-    """Check server.toml without starting anything."""
+    """Check server.toml, and the TLS files it names, without starting anything."""
     from mksearch_server.config import load_config
 
     loaded = load_config(config)
-    fields = {"id": loaded.id, "listen": loaded.listen, "data": str(loaded.data)}
-    _print(fields, f"{config} is right: server {loaded.id} on {loaded.listen}", as_json=as_json)
+    fields: dict[str, Any] = {"id": loaded.id, "listen": loaded.listen, "data": str(loaded.data)}
+    text = f"{config} is right: server {loaded.id} on {loaded.listen}"
+    if loaded.tls is not None:
+        found = _certificate(loaded.tls)
+        fields |= found
+        text += f", certificate good for {found['certificate_days']} days"
+    _print(fields, text, as_json=as_json)
 
 
 @app.command(epilog="Example: mksearch-server status --config srv1/server.toml")
 def status(config: _Config, as_json: _Json = False) -> None:
     """Say what the server holds, from its store; it need not run."""
+    from mksearch_server.config import load_config
     from mksearch_server.inspect import describe
 
-    fields = describe(config)
+    tls = load_config(config).tls
+    fields = describe(config) | ({} if tls is None else _certificate(tls))
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in fields.items()]
     _print(fields, "\n".join(lines), as_json=as_json)
 
 
+def _certificate(tls: TlsConfig) -> dict[str, Any]:
+    """Return what is to be said of a server's certificate; warn if it ends soon."""
+    import time
+
+    from mksearch_server.certificates import TlsFiles, days_left, expiry_warning
+
+    certificate = TlsFiles.read(tls).certificate
+    now_s = time.time()
+    if warning := expiry_warning(certificate, now_s):
+        print(f"mksearch-server: {tls.certificate}: {warning}", file=sys.stderr)
+    return {
+        "tls_key": certificate.fingerprint.hex(),
+        "hosts": list(certificate.hosts),
+        "certificate_days": days_left(certificate, now_s),
+    }
+
+
+@app.command(
+    "renew-certificate",
+    epilog="Example: mksearch-server renew-certificate --config srv1/server.toml",
+)
+def renew_certificate(
+    config: _Config,
+    host: _Hosts = None,
+    request: Annotated[
+        bool, typer.Option("--request", help="Write a request for an authority to sign instead.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Write a new certificate for the same key; a running server uses it at once."""
+    from mksearch_server import certificates
+    from mksearch_server.config import load_config
+
+    tls = load_config(config).tls
+    if tls is None:
+        raise ParameterError(
+            f"{config} has no [tls]", cure="a server on loopback without TLS has no certificate"
+        )
+    path = certificates.renew_certificate(tls, host or [], request=request)
+    if request:
+        text = f"have {path} signed, and put the answer into {tls.certificate}"
+        _print({"request": str(path)}, text, as_json=as_json)
+        return
+    fields = {"certificate": str(path)} | _certificate(tls)
+    _print(fields, f"{path} is good for {fields['certificate_days']} days", as_json=as_json)
+
+
 @app.command(epilog="Example: mksearch-server verify --config srv1/server.toml")
 def verify(config: _Config, as_json: _Json = False) -> None:
-    """Prove every stored byte against the signed manifest."""
+    """Read and prove every stored object; ends with 3 if one is damaged, 1 if one is missing."""
     from mksearch_server.inspect import verify_store
 
-    n_objects = verify_store(config)
-    fields = {"verified": True, "objects": n_objects}
-    _print(fields, f"{n_objects} objects are what the manifest says", as_json=as_json)
+    findings = verify_store(config)
+    if not as_json:
+        for damage in findings.damages:
+            typer.echo(f"{damage.kind} {damage.name}: {damage.reason}".replace(" :", ":"))
+    findings.require_whole()
+    fields = {"verified": True, "objects": findings.n_objects, "version": findings.version}
+    text = f"{findings.n_objects} objects are what the manifest of version {findings.version} says"
+    _print(fields, text, as_json=as_json)
+
+
+@app.command(
+    epilog="Example: mksearch-server repair --config srv1/server.toml --from 127.0.0.1:7102"
+)
+def repair(
+    config: _Config,
+    sources: Annotated[
+        list[str], typer.Option("--from", help="HOST:PORT of another server; several may be named.")
+    ],
+    card: Annotated[
+        Path | None, typer.Option(help="The collection's card, if the claim was lost as well.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Make the store of a stopped server whole from other servers of the collection."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from mksearch_server.repair import repair as run
+
+    done = run(config, sources, card=card)
+    text = (
+        f"version {done.version} is whole: {done.n_fetched} objects ({done.n_bytes} bytes) were "
+        "fetched, the others were here and proved themselves"
+    )
+    if done.lacks_share:
+        text += "\nits share of the authority was lost: the owner has it repaired"
+    _print(done.to_fields(), text, as_json=as_json)
 
 
 def _later(name: str) -> None:

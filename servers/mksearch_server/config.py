@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,13 +10,30 @@ from pathlib import Path
 from mksearch.errors import MksearchError, ParameterError
 from mksearch.params import N_SERVERS_MAX
 from mksearch.scoring.engine import ENGINES
+from mksearch_server.certificates import (
+    CERTIFICATE_NAME,
+    KEY_NAME,
+    TLS_TEMPLATE,
+    TlsConfig,
+    read_tls,
+)
 from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
 
-__all__ = ["CONFIG_NAME", "ServerConfig", "load_config", "write_config"]
+__all__ = [
+    "CONFIG_NAME",
+    "ServerConfig",
+    "dialled_host",
+    "is_loopback",
+    "load_config",
+    "write_config",
+]
 
 CONFIG_NAME = "server.toml"
 #: Hosts that a server without TLS may listen on.
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+#: Hosts that stand for all of a machine's addresses, and are none to dial.
+_ANY = ("0.0.0.0", "[::]")  # noqa: S104 - named, not listened on
+_HOST = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 _TEMPLATE = """\
 # Settings of one mksearch server.  Check with: mksearch-server check-config --config FILE
@@ -23,7 +41,7 @@ _TEMPLATE = """\
 # Evaluation point of this server, 1..255; every server of a collection has another.
 id = {id}
 
-# HOST:PORT.  Without TLS only loopback hosts are accepted.  Port 0 takes a free one.
+# HOST:PORT.  Without [tls] only loopback hosts are accepted.  Port 0 takes a free one.
 listen = "{listen}"
 
 # Folder of the store, relative to this file.
@@ -43,6 +61,9 @@ max_store_bytes = 1099511627776
 
 # Seconds that running requests get when the server is told to stop.
 drain_s = 10
+
+# Seconds that the version before is still served once another is active.
+grace_s = 60
 """
 
 
@@ -52,14 +73,16 @@ class ServerConfig:
 
     Attributes:
         id: evaluation point, 1..255.
-        listen: HOST:PORT, a loopback host.
+        listen: HOST:PORT, a loopback host where there is no TLS.
         data: folder of the store.
         engine: name of the engine.
         threads: of the engine, 0 for all cores.
         max_waiting: score requests that may wait.
         max_store_bytes: largest size of the store.
         drain_s: seconds that running requests get at the end.
+        grace_s: seconds that the version before is still served.
         oidc: issuer whose ID tokens count, None for none.
+        tls: files of key and certificate, None for a server on loopback that goes without.
         folder: of server.toml, key and claim token; no setting of the file.
     """
 
@@ -71,7 +94,9 @@ class ServerConfig:
     max_waiting: int = 64
     max_store_bytes: int = 1 << 40
     drain_s: int = 10
+    grace_s: int = 60
     oidc: OidcConfig | None = None
+    tls: TlsConfig | None = None
     folder: Path = Path()
 
     def __post_init__(self) -> None:
@@ -81,6 +106,7 @@ class ServerConfig:
             ("max_waiting", 1, 100_000),
             ("max_store_bytes", 1 << 20, 1 << 46),
             ("drain_s", 0, 3600),
+            ("grace_s", 0, 86_400),
         ):
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
@@ -93,22 +119,42 @@ class ServerConfig:
                 f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
             )
         host, _, port = self.listen.rpartition(":")
-        if host not in LOOPBACK or not port.isdecimal() or int(port) > 65535:
+        if not _HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65535:
             raise ParameterError(
-                f"listen = {self.listen!r} is not a loopback host and port",
-                cure="this release has no TLS, so it listens on 127.0.0.1 or [::1] only",
+                f"listen = {self.listen!r} is not HOST:PORT",
+                cure="write a name or address and a port, such as 127.0.0.1:7101 or [::1]:7101",
+            )
+        if self.tls is None and not is_loopback(self.listen):
+            raise ParameterError(
+                f"listen = {self.listen!r} is not a loopback host, and there is no [tls]",
+                cure="add [tls] to server.toml (mksearch-server init writes it), or listen on "
+                "127.0.0.1 or [::1]",
             )
 
 
-def write_config(folder: Path, server_id: int, listen: str) -> Path:
+def is_loopback(listen: str) -> bool:
+    """Tell whether HOST:PORT is of this machine alone."""
+    return listen.rpartition(":")[0] in LOOPBACK
+
+
+def dialled_host(listen: str) -> str:
+    """Return the host of HOST:PORT as clients dial it, "" where it stands for all addresses."""
+    host = listen.rpartition(":")[0]
+    return "" if host in _ANY else host.strip("[]")
+
+
+def write_config(folder: Path, server_id: int, listen: str, *, tls: bool = False) -> Path:
     """Write a commented ``server.toml``; return its path.
 
     Raises:
         ParameterError: a value is out of range.
     """
-    ServerConfig(server_id, listen, folder)
+    files = TlsConfig(folder / CERTIFICATE_NAME, folder / KEY_NAME) if tls else None
+    ServerConfig(server_id, listen, folder, tls=files)
     path = folder / CONFIG_NAME
-    path.write_text(_TEMPLATE.format(id=server_id, listen=listen) + OIDC_TEMPLATE)
+    text = _TEMPLATE.format(id=server_id, listen=listen)
+    text += TLS_TEMPLATE.format(mark="" if tls else "# ")
+    path.write_text(text + OIDC_TEMPLATE)
     return path
 
 
@@ -144,6 +190,8 @@ def load_config(path: Path) -> ServerConfig:
     try:
         if "oidc" in values:
             values["oidc"] = read_oidc(values["oidc"], path.parent)
+        if "tls" in values:
+            values["tls"] = read_tls(values["tls"], path.parent)
         return ServerConfig(folder=path.parent, **values)
     except MksearchError as error:
         raise ParameterError(f"{path}: {error.message}", cure=error.cure) from None

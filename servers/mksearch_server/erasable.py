@@ -15,6 +15,7 @@ from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.errors import StorageError
 from mksearch.params import KEY_BYTES
+from mksearch_server.files import sync_folder
 
 __all__ = ["ErasableKeys"]
 
@@ -48,6 +49,8 @@ class ErasableKeys:
             taken = next((i for i, slot in enumerate(slots) if slot.startswith(in_use)), 1)
             free = 0 if not in_use else 1 - taken
             self._write(descriptor, free, name + key)
+            # The file may be new.
+            sync_folder(self._path.parent)
         return name, SecretKey(key)
 
     def find(self, name: bytes) -> SecretKey:

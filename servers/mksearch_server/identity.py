@@ -15,13 +15,24 @@ from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.errors import MksearchError, ParameterError, StorageError
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES
-from mksearch_server.store import ObjectStore
+from mksearch_server.files import sync_folder, write_durably
+from mksearch_server.store import REPAIR_CURE, ObjectStore
 
-__all__ = ["Claim", "ServerIdentity", "create_identity", "write_secret"]
+__all__ = [
+    "CLAIM_STATE",
+    "Claim",
+    "ServerIdentity",
+    "create_identity",
+    "read_claim",
+    "write_claim",
+    "write_secret",
+]
 
 _KEY_NAME = "server-key"
 TOKEN_NAME = "claim-token"  # noqa: S105 - the name of a file
-_CLAIM_STATE = "claim"
+CLAIM_STATE = "claim"
+#: Copy of the claim beside the key: it is needed when the disk of the store was lost.
+_CLAIM_NAME = "claim"
 _CLAIM_FIELDS: dict[str, type] = {"owner_key": bytes, "collection": bytes}
 
 
@@ -36,6 +47,62 @@ class Claim:
 
     owner_key: bytes
     collection: bytes
+
+    def encode(self) -> bytes:
+        """Return the claim as it is stored."""
+        return encode_cbor({"owner_key": self.owner_key, "collection": self.collection})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Claim:
+        """Read what is stored.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        try:
+            claim = cls(**require_map(decode_cbor(data, "the claim"), _CLAIM_FIELDS, "the claim"))
+        except MksearchError as error:
+            raise StorageError(
+                f"the claim of this server is damaged: {error.message}", cure=REPAIR_CURE
+            ) from None
+        claim.require_lengths()
+        return claim
+
+    def require_lengths(self) -> None:
+        """Raise StorageError if the key or the collection is of another length."""
+        if len(self.owner_key) != KEY_BYTES or len(self.collection) != COLLECTION_BYTES:
+            raise StorageError("a claim names a key or collection of a wrong length")
+
+
+def read_claim(folder: Path) -> Claim | None:
+    """Return the copy of the claim beside the server's key, if there is one.
+
+    Raises:
+        StorageError: it is damaged or cannot be read.
+    """
+    try:
+        return Claim.decode((folder / _CLAIM_NAME).read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{folder / _CLAIM_NAME} cannot be read ({error.strerror})") from None
+
+
+def write_claim(folder: Path, claim: Claim) -> None:
+    """Keep a copy of the claim beside the server's key.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    path = folder / _CLAIM_NAME
+    try:
+        if not path.exists() or path.read_bytes() != claim.encode():
+            write_durably(path, claim.encode())
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written ({error.strerror})",
+            cure="make room or check the permissions of the server's folder",
+        ) from None
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -52,17 +119,22 @@ def write_secret(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    sync_folder(path.parent)
 
 
-def create_identity(folder: Path) -> str:
+def create_identity(folder: Path, tls_key: bytes = b"") -> str:
     """Make the key of a new server and its claim token; return the token.
+
+    Args:
+        folder: of the server.
+        tls_key: fingerprint of its TLS key, which the token carries to the owner; b"" without TLS.
 
     Raises:
         StorageError: the folder holds a server already, or cannot be written.
     """
     random = SystemRandom()
     write_secret(folder / _KEY_NAME, random.bytes(KEY_BYTES))
-    token = random.bytes(16).hex()
+    token = random.bytes(16).hex() + (f".{tls_key.hex()}" if tls_key else "")
     write_secret(folder / TOKEN_NAME, token.encode())
     return token
 
@@ -95,16 +167,30 @@ class ServerIdentity:
         self.claim = self._load_claim()
 
     def _load_claim(self) -> Claim | None:
-        data = self._store.read_state(_CLAIM_STATE)
+        data = self._store.read_state(CLAIM_STATE)
+        copy = read_claim(self._folder)
         if data is None:
-            return None
-        try:
-            return Claim(**require_map(decode_cbor(data, "the claim"), _CLAIM_FIELDS, "the claim"))
-        except MksearchError as error:
+            return copy
+        claim = Claim.decode(data)
+        if copy is not None and copy != claim:
             raise StorageError(
-                f"the claim of this server is damaged: {error.message}",
-                cure="restore the store from a backup",
-            ) from None
+                "the claim in the store is not the one beside the server's key: one is damaged",
+                cure=f"{REPAIR_CURE}, with the owner's --card",
+            )
+        return claim
+
+    def keep_claim(self) -> None:
+        """Have the claim both in the store and beside the key, where a lost disk leaves it.
+
+        Raises:
+            StorageError: either cannot be written.
+        """
+        claim = self.claim
+        if claim is None:
+            return
+        write_claim(self._folder, claim)
+        if self._store.read_state(CLAIM_STATE) is None:
+            self._store.write_state(CLAIM_STATE, claim.encode())
 
     def accept_claim(self, token: str, claim: Claim) -> None:
         """Pin the owner that shows the token; the token works once.
@@ -114,8 +200,7 @@ class ServerIdentity:
         Raises:
             StorageError: wrong token, another owner, or malformed.
         """
-        if len(claim.owner_key) != KEY_BYTES or len(claim.collection) != COLLECTION_BYTES:
-            raise StorageError("a claim names a key or collection of a wrong length")
+        claim.require_lengths()
         if self.claim is not None:
             if self.claim != claim:
                 raise StorageError(
@@ -127,14 +212,16 @@ class ServerIdentity:
             expected = (self._folder / TOKEN_NAME).read_text()
         except OSError:
             expected = ""
-        # Digests of equal length: the comparison shows nothing of the token.
-        digests = [hashlib.sha256(value.strip().encode()).digest() for value in (expected, token)]
+        # Digests of equal length: the comparison shows nothing of the token.  What follows a dot
+        # is for the owner, who pins it.
+        secrets = [value.strip().partition(".")[0] for value in (expected, token)]
+        digests = [hashlib.sha256(secret.encode()).digest() for secret in secrets]
         if not expected or not hmac.compare_digest(*digests):
             raise StorageError(
                 "the claim token is wrong",
                 cure="use the token that mksearch-server init printed (file claim-token)",
             )
-        fields = {"owner_key": claim.owner_key, "collection": claim.collection}
-        self._store.write_state(_CLAIM_STATE, encode_cbor(fields))
+        self._store.write_state(CLAIM_STATE, claim.encode())
         self.claim = claim
+        self.keep_claim()
         (self._folder / TOKEN_NAME).unlink(missing_ok=True)

@@ -10,9 +10,10 @@ from typing import Any
 from mksearch.errors import StorageError, VerificationError
 from mksearch.scoring.engine import make_engine
 from mksearch_server.config import ServerConfig, load_config
-from mksearch_server.identity import ServerIdentity
+from mksearch_server.identity import ServerIdentity, read_claim
+from mksearch_server.scrub import Findings, scrub
 from mksearch_server.search_server import SearchServer
-from mksearch_server.store import ObjectStore
+from mksearch_server.store import REPAIR_CURE, ObjectStore
 
 __all__ = ["describe", "verify_store"]
 
@@ -23,16 +24,20 @@ def _curing() -> Iterator[None]:
     try:
         yield
     except (StorageError, VerificationError) as error:
-        error.cure = error.cure or "restore data/ from another server of the collection"
+        error.cure = error.cure or REPAIR_CURE
         raise
 
 
-def _open(config_path: Path) -> tuple[ServerConfig, ObjectStore, ServerIdentity]:
-    config = load_config(config_path)
+def _require_store(config: ServerConfig) -> None:
     if not config.data.exists():
         raise StorageError(
             f"{config.data} holds no store", cure="serve once, and let it be claimed"
         )
+
+
+def _open(config_path: Path) -> tuple[ServerConfig, ObjectStore, ServerIdentity]:
+    config = load_config(config_path)
+    _require_store(config)
     store = ObjectStore(config.data, read_only=True)
     return config, store, ServerIdentity(config.folder, store)
 
@@ -75,11 +80,20 @@ def describe(config_path: Path) -> dict[str, Any]:
     }
 
 
-def verify_store(config_path: Path) -> int:
-    """Prove every stored byte of the active version; return the number of objects.
+def verify_store(config_path: Path) -> Findings:
+    """Read and prove every stored object; a server may be using the store.
 
     Raises:
-        MksearchError: something is damaged or missing.
+        MksearchError: the settings cannot be read, or there is no store or version to prove.
     """
-    with _curing():
-        return _open_server(*_open(config_path)).verify_store()
+    config = load_config(config_path)
+    _require_store(config)
+    findings = scrub(config.data, read_claim(config.folder))
+    if not findings.damages and not findings.claim:
+        raise StorageError("this server was not claimed", cure="run mksearch owner init")
+    if not findings.damages and not findings.version:
+        raise StorageError(
+            "nothing is served from this store",
+            cure=f"the owner publishes first; after a repair that was interrupted, {REPAIR_CURE}",
+        )
+    return findings

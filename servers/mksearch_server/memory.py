@@ -15,9 +15,10 @@ __all__ = ["bound_allocator", "collecting"]
 
 #: Parameters of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-#: Blocks from here on are mapped, and unmapped when they are freed: pieces of requests and answers.
-_MAPPED_FROM_BYTES = 1 << 16
-_KEPT_BYTES = 1 << 17
+#: Blocks from here on are mapped, and unmapped when they are freed.  Pieces of requests and answers
+#: are smaller: mapping each of them anew takes longer than encrypting it.
+_MAPPED_FROM_BYTES = 1 << 22
+_KEPT_BYTES = 1 << 24
 _N_ARENAS = 2
 _PERIOD_S = 5.0
 

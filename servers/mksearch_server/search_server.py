@@ -31,11 +31,21 @@ from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.engine import Engine
-from mksearch_server.store import ObjectStore, ObjectWriter
+from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 
-__all__ = ["PublicationUnderWay", "SearchServer", "Upload"]
+__all__ = [
+    "ACTIVE_STATE",
+    "GRACE_S",
+    "HIGHEST_STATE",
+    "PublicationUnderWay",
+    "SearchServer",
+    "Upload",
+]
 
-_ACTIVE = "manifest"
+#: State: the manifest that is served.
+ACTIVE_STATE = "manifest"
+#: State: the highest manifest of a store that was damaged and serves nothing until it is whole.
+HIGHEST_STATE = "highest"
 _RENEWAL = "renewal"
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
@@ -194,7 +204,11 @@ class SearchServer:
         self._previous_until = 0.0
         self._clock = clock
         self._renewal: SignedRenewal | None = None
-        stored = store.read_state(_ACTIVE)
+        self._highest: SignedManifest | None = None
+        highest = store.read_state(HIGHEST_STATE)
+        if highest is not None:
+            self._highest = SignedManifest.decode(highest, owner_key, collection)
+        stored = store.read_state(ACTIVE_STATE)
         if stored is not None:
             active = SignedManifest.decode(stored, owner_key, collection)
             self._segments = self._open_segments(active)
@@ -245,8 +259,9 @@ class SearchServer:
             return draft, True
 
     def _require_successor(self, signed: SignedManifest) -> None:
-        if self._active is not None:
-            signed.require_not_older(self._active)
+        for seen in (self._active, self._highest):
+            if seen is not None:
+                signed.require_not_older(seen)
 
     def missing(self, manifest_hash: bytes) -> list[bytes]:
         """Return the names of what a proposed manifest lists and this server does not hold.
@@ -257,6 +272,17 @@ class SearchServer:
             StorageError: no such proposal.
         """
         return self._store.lacking(self._proposal(manifest_hash).listed)
+
+    def size(self, manifest_hash: bytes, name: bytes) -> int:
+        """Return the size in bytes of an object that a proposed manifest lists.
+
+        Raises:
+            StorageError: no such proposal, or not listed.
+        """
+        size = self._proposal(manifest_hash).listed.get(name)
+        if size is None:
+            raise StorageError(f"object {name.hex()[:16]} is in no manifest that the owner signed")
+        return size
 
     def put(self, manifest_hash: bytes, name: bytes, chunks: Iterable[bytes]) -> None:
         """Store one object that a proposed manifest lists, after proving its hash.
@@ -287,9 +313,7 @@ class SearchServer:
             StorageError: not listed, stored already, or no room.
         """
         proposal = self._proposal(manifest_hash)
-        size = proposal.listed.get(name)
-        if size is None:
-            raise StorageError(f"object {name.hex()[:16]} is in no manifest that the owner signed")
+        size = self.size(manifest_hash, name)
         if self._store.has(name):
             # Anybody may announce the active version again, and must not fill the disk with it.
             raise StorageError(f"object {name.hex()[:16]} is stored here already")
@@ -317,6 +341,14 @@ class SearchServer:
         for name in whole:
             proposal.stored(name)
 
+    def commit(self) -> None:
+        """Make every object that was stored survive a crash and a loss of power.
+
+        Raises:
+            StorageError: no room; objects that were not committed before are not kept.
+        """
+        self._store.commit()
+
     def activate(self, manifest_hash: bytes, signature: bytes = b"") -> int:
         """Serve a proposed version from now on; return its number.
 
@@ -343,11 +375,12 @@ class SearchServer:
                 cure="publish again; only what is missing is sent",
             )
         segments = self._open_segments(signed)
-        self._store.write_state(_ACTIVE, signed.encode())
+        self._store.write_states(
+            {ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None, _RENEWAL: None}
+        )
         self._keep_previous(signed)
-        # What the store keeps of a renewal is of the version before, and fits no other.
         self._segments, self._active, self._renewal = segments, signed, None
-        self._proposed = None
+        self._proposed = self._highest = None
         return signed.manifest.version
 
     def renew(self, data: bytes) -> int:
@@ -404,7 +437,7 @@ class SearchServer:
             if reader.id != segment.id:
                 raise FormatError(
                     f"the header of segment {segment.id.hex()[:16]} is damaged",
-                    cure="restore the store from another server",
+                    cure=REPAIR_CURE,
                 )
             opened[segment.id] = reader
         return opened
@@ -529,28 +562,6 @@ class SearchServer:
             StorageError: there is no such object.
         """
         return self._store.read(name, offset, min(n_bytes, _READ_BYTES))
-
-    def verify_store(self) -> int:
-        """Prove every stored byte of the active version; return the number of objects.
-
-        Raises:
-            FormatError: an object is damaged.
-            StorageError: an object is missing, or nothing is active.
-        """
-        signed = self._require_active()
-        for segment in self._segments.values():
-            segment.verify()
-        names = [reference.id for reference in signed.manifest.objects()]
-        for group in signed.manifest.groups:
-            blobs = BlobList.decode(self._store.read_whole(group.blobs.id)).blobs
-            names += [name for name, _ in blobs]
-        for name in names:
-            if sha256(self._store.read_whole(name)) != name:
-                raise FormatError(
-                    f"object {name.hex()[:16]} is damaged",
-                    cure="restore the store from another server",
-                )
-        return len(names) + len(self._segments)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -21,11 +18,13 @@ from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
+from mksearch_server.files import lock_store
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log
 from mksearch_server.memory import collecting
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
+from mksearch_server.tls import ServerTls, TlsInterceptor
 
 __all__ = ["open_runtime", "serve"]
 
@@ -41,29 +40,6 @@ _OPTIONS = (
 )
 
 
-def _lock(data: Path) -> None:
-    """Keep a second process out of the store as long as this one lives.
-
-    Raises:
-        StorageError: one is in it, or the folder cannot be made.
-    """
-    try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Never closed: the lock goes with the process, however that ends.
-        fcntl.flock(
-            os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX | fcntl.LOCK_NB
-        )
-    except BlockingIOError:
-        raise StorageError(
-            f"another server uses the store in {data}", cure="stop it, or name another folder"
-        ) from None
-    except OSError as error:
-        raise StorageError(
-            f"the store in {data} cannot be opened ({error.strerror})",
-            cure="check its permissions, or name another folder as data in server.toml",
-        ) from None
-
-
 def open_runtime(config: ServerConfig) -> Runtime:
     """Open store and identity of a server.
 
@@ -71,7 +47,8 @@ def open_runtime(config: ServerConfig) -> Runtime:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
     """
-    _lock(config.data)
+    # Never closed: the lock goes with the process, however that ends.
+    lock_store(config.data)
     store = ObjectStore(config.data, config.max_store_bytes)
     identity = ServerIdentity(config.folder, store)
     engine = make_engine(config.engine)
@@ -93,10 +70,12 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
         ready: called with the address once requests are answered.
 
     Raises:
-        StorageError: the store is damaged, or the port is in use.
+        StorageError: the store or the TLS files are damaged, or the port is in use.
     """
+    tls = None if config.tls is None else ServerTls(config.tls)
     runtime = open_runtime(config)
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[DecodingInterceptor()])
+    guards = [] if tls is None else [TlsInterceptor()]
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[*guards, DecodingInterceptor()])
     search_pb2_grpc.add_SearchServiceServicer_to_server(SearchServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_OwnerServiceServicer_to_server(OwnerServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_InfoServiceServicer_to_server(InfoServicer(runtime), server)  # type: ignore[no-untyped-call]
@@ -105,7 +84,10 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     host, _, _ = config.listen.rpartition(":")
     try:
-        port = server.add_insecure_port(config.listen)
+        if tls is None:
+            port = server.add_insecure_port(config.listen)
+        else:
+            port = server.add_secure_port(config.listen, tls.credentials())
     except RuntimeError:
         port = 0
     if port == 0:
@@ -120,7 +102,9 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    log.info("server %d listens on %s:%d, version %d", config.id, host, port, runtime.version)
+    how = "without TLS" if tls is None else "with TLS 1.3"
+    version = runtime.version
+    log.info("server %d listens on %s:%d %s, version %d", config.id, host, port, how, version)
     ready(f"{host}:{port}")
     tidying = loop.create_task(collecting())
     await stopping.wait()

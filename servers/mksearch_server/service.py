@@ -75,11 +75,17 @@ class Runtime:
         self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
         self._search: SearchServer | None = None
         if identity.claim is not None:
+            identity.keep_claim()
             self._open(identity.claim)
 
     def _open(self, claim: Claim) -> None:
         self._search = SearchServer(
-            self.config.id, self._store, claim.owner_key, self._engine, claim.collection
+            self.config.id,
+            self._store,
+            claim.owner_key,
+            self._engine,
+            claim.collection,
+            grace_s=self.config.grace_s,
         )
         self.follow()
 
@@ -399,6 +405,8 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
                         batch, n_bytes = [], 0
             await self._runtime.on_upload(objects.take, search, batch)
             await self._runtime.on_upload(objects.finish)
+            # Whoever gets an answer may rely on it.
+            await self._runtime.on_upload(search.commit)
             return owner_pb2.PutResponse(n_objects=objects.n_objects)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)

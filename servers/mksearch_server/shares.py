@@ -38,9 +38,9 @@ from mksearch_server.erasable import ErasableKeys
 from mksearch_server.identity import Claim
 from mksearch_server.store import ObjectStore
 
-__all__ = ["ShareKeeper"]
+__all__ = ["SHARE_STATE", "ShareKeeper"]
 
-_STATE = "authority"
+SHARE_STATE = "authority"
 _STATE_FIELDS: dict[str, type] = {
     "parameters": bytes,
     "key": bytes,
@@ -300,13 +300,13 @@ class ShareKeeper:
         files = b"".join(share.encode() for share in shares)
         sealed = self._aead(parameters, key).seal(nonce, files, parameters.authority)
         fields = {"parameters": parameters.encode(), "key": name, "nonce": nonce, "sealed": sealed}
-        self._store.write_state(_STATE, encode_cbor(fields))
+        self._store.write_state(SHARE_STATE, encode_cbor(fields))
         self.parameters, self._shares, self._key = parameters, shares, name
         # What the store's file still has of earlier shares opens no more.
         self._keys.keep_only(name)
 
     def _load(self) -> None:
-        data = self._store.read_state(_STATE)
+        data = self._store.read_state(SHARE_STATE)
         if data is None:
             return
         what = "the share of the authority"

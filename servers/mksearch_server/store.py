@@ -11,26 +11,33 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.errors import StorageError
+from mksearch_server.files import sync_folder
 
-__all__ = ["ObjectStore", "ObjectWriter"]
+__all__ = ["OBJECTS", "REPAIR_CURE", "SEGMENTS", "SIZE_NAME", "ObjectStore", "ObjectWriter"]
 
 #: Address space that LMDB may map; the file grows as needed.
 _MAP_BYTES = 1 << 40
-_SIZE_NAME = "objects.size"
+#: Folder of the files that hold segments.
+SEGMENTS = "segments"
+#: Folder of LMDB, and the file with its size.
+OBJECTS, SIZE_NAME = "objects", "objects.size"
 #: Small objects held back before they are committed together.
 _PENDING_BYTES = 1 << 23
 #: An object announced larger than this is no small object.
 SMALL_BYTES_MAX = 1 << 31
 NAME_BYTES = 32
+#: What to do about a damaged store.
+REPAIR_CURE = "stop the server and run mksearch-server repair --from another server's HOST:PORT"
 #: Room that is left on the disk for state and logs.
 _RESERVE_BYTES = 1 << 26
 
@@ -38,7 +45,9 @@ _RESERVE_BYTES = 1 << 26
 class ObjectWriter:
     """One object on its way into a store."""
 
-    def __init__(self, store: ObjectStore, name: bytes, size: int, file: BinaryIO | None) -> None:
+    def __init__(
+        self, store: ObjectStore, name: bytes, size: int, file: BufferedRandom | None
+    ) -> None:
         self._store = store
         self._name = name
         self._size = size
@@ -81,24 +90,18 @@ class ObjectWriter:
             os.fsync(self._file.fileno())
             path = self._store.path(self._name)
             os.replace(self._file.name, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as error:
             raise _no_room(error, self._size) from None
 
     def close(self) -> None:
         """Drop what was not finished."""
         if self._file is not None:
-            self._file.close()
-            Path(self._file.name).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            # What is still buffered may have no room, and nobody wants it any more.
+            with suppress(OSError):
+                self._file.raw.close()
+            with suppress(OSError):
+                Path(self._file.name).unlink(missing_ok=True)
 
 
 def _no_room(error: OSError, size: int) -> StorageError:
@@ -111,7 +114,7 @@ def _no_room(error: OSError, size: int) -> StorageError:
 def _damaged(why: str) -> StorageError:
     return StorageError(
         f"the store is damaged ({why})",
-        cure="restore data/ from another server of the collection",
+        cure=REPAIR_CURE,
     )
 
 
@@ -137,7 +140,7 @@ class ObjectStore:
             StorageError: it cannot be opened.
         """
         self.folder = folder
-        self._segments = folder / "segments"
+        self._segments = folder / SEGMENTS
         self._max_bytes = max_bytes
         try:
             if not read_only:
@@ -145,25 +148,42 @@ class ObjectStore:
                 folder.chmod(0o700)
                 for leftover in self._segments.glob(".partial-*"):
                     leftover.unlink()
-            if (folder / "objects" / "data.mdb").exists():
+            if (folder / OBJECTS / "data.mdb").exists():
                 self._require_size()
             self._small = lmdb.open(
-                str(folder / "objects"),
+                str(folder / OBJECTS),
                 map_size=_MAP_BYTES,
                 max_dbs=2,
                 metasync=False,
                 readonly=read_only,
                 create=not read_only,
             )
-            self._objects = self._small.open_db(b"objects")
-            self._state = self._small.open_db(b"state")
+            with self._closing_on_failure():
+                self._open_databases(read_only=read_only)
         except (OSError, lmdb.Error) as error:
             raise StorageError(
                 f"the store in {folder} cannot be opened: {error}",
-                cure="check its permissions, or restore it from another server",
+                cure=f"check its permissions and room; if it is damaged, {REPAIR_CURE}",
             ) from None
         self._pending: dict[bytes, bytes] = {}
         self._n_pending_bytes = 0
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._small.close()
+            raise
+
+    def _open_databases(self, *, read_only: bool) -> None:
+        # A reader that crashed would keep pages from being used again.
+        self._small.reader_check()
+        self._objects = self._small.open_db(b"objects", create=not read_only)
+        self._state = self._small.open_db(b"state", create=not read_only)
+        if not read_only:
+            for made in (self.folder / OBJECTS, self.folder, self.folder.parent):
+                sync_folder(made)
 
     def close(self) -> None:
         """Commit what is pending and let go of the files."""
@@ -173,19 +193,21 @@ class ObjectStore:
     def _require_size(self) -> None:
         """Refuse a file of small objects that lost its end: LMDB would touch what is not there."""
         try:
-            noted = int((self.folder / _SIZE_NAME).read_text())
+            noted = int((self.folder / SIZE_NAME).read_text())
         except (OSError, ValueError):
             return
-        size = (self.folder / "objects" / "data.mdb").stat().st_size
+        size = (self.folder / OBJECTS / "data.mdb").stat().st_size
         if size < noted:
             raise _damaged(f"its small objects have {size} of {noted} bytes")
 
     def _note_size(self) -> None:
         """Remember the size of the file of small objects, which never shrinks."""
-        size = (self.folder / "objects" / "data.mdb").stat().st_size
-        partial = self.folder / f".{_SIZE_NAME}"
-        partial.write_text(str(size))
-        os.replace(partial, self.folder / _SIZE_NAME)
+        partial = self.folder / f".{SIZE_NAME}"
+        # A smaller number than the right one only finds less; a full disk refuses nothing here.
+        with suppress(OSError):
+            size = (self.folder / OBJECTS / "data.mdb").stat().st_size
+            partial.write_text(str(size))
+            os.replace(partial, self.folder / SIZE_NAME)
 
     # --- objects ---
 
@@ -259,7 +281,9 @@ class ObjectStore:
     def n_bytes(self) -> int:
         """Return the bytes that segments and small objects take."""
         segments = sum(path.stat().st_size for path in self._segments.iterdir())
-        return segments + self._n_pending_bytes + os.stat(self.folder / "objects/data.mdb").st_size
+        return (
+            segments + self._n_pending_bytes + os.stat(self.folder / OBJECTS / "data.mdb").st_size
+        )
 
     def keep_small(self, name: bytes, data: bytes) -> None:
         """Keep a small object; it is committed with others."""
@@ -289,7 +313,7 @@ class ObjectStore:
         """Commit the small objects that were kept, durably.
 
         Raises:
-            StorageError: no room.
+            StorageError: no room; none of them is kept.
         """
         if not self._pending:
             return
@@ -301,11 +325,25 @@ class ObjectStore:
         except lmdb.Error as error:
             raise StorageError(
                 f"{len(self._pending)} objects cannot be stored: {error}",
-                cure="make room on the server's disk and publish again",
+                cure="make room on the server's disk and publish again; what was stored stays",
             ) from None
+        finally:
+            self._pending = {}
+            self._n_pending_bytes = 0
         self._note_size()
-        self._pending = {}
-        self._n_pending_bytes = 0
+
+    def commit(self) -> None:
+        """Make everything that was kept survive a loss of power.
+
+        Raises:
+            StorageError: no room; what was not committed before is not kept.
+        """
+        self.flush()
+        try:
+            # Without it the last commit may be undone.
+            self._small.sync(force=True)
+        except lmdb.Error as error:
+            raise StorageError(f"the store cannot be written: {error}") from None
 
     def map(self, name: bytes) -> NDArray[np.uint8]:
         """Return the bytes of a segment as a read-only mapped array: uint8 (size,).
@@ -364,17 +402,75 @@ class ObjectStore:
         Raises:
             StorageError: no room.
         """
+        self.write_states({name: data})
+
+    def write_states(self, states: Mapping[str, bytes | None]) -> None:
+        """Replace small pieces of state, all or none, durably, with all objects before them.
+
+        Args:
+            states: bytes by name; None removes a state.
+
+        Raises:
+            StorageError: no room.
+        """
         self.flush()
         try:
             with self._small.begin(self._state, write=True) as transaction:
-                transaction.put(name.encode(), data)
+                for name, data in states.items():
+                    if data is None:
+                        transaction.delete(name.encode())
+                    else:
+                        transaction.put(name.encode(), data)
             self._small.sync(force=True)
-            self._note_size()
         except lmdb.Error as error:
-            raise StorageError(f"the state {name} cannot be stored: {error}") from None
+            raise StorageError(
+                f"the state {', '.join(states)} cannot be stored: {error}",
+                cure="make room on the server's disk and try again; what was stored stays",
+            ) from None
+        self._note_size()
 
     def read_state(self, name: str) -> bytes | None:
         """Return a small piece of state, or None."""
         with self._reading(self._state) as transaction:
             found = transaction.get(name.encode())
             return None if found is None else bytes(found)
+
+    # --- looking after ---
+
+    def small_objects(self) -> Iterator[tuple[bytes, memoryview]]:
+        """Yield the name and the bytes of every committed small object, neither of them proved.
+
+        The bytes may be used until the next ones are asked for.
+
+        Raises:
+            StorageError: the store is damaged.
+        """
+        with self._reading(self._objects) as transaction:
+            for name, data in transaction.cursor():
+                yield bytes(name), data
+
+    def states(self) -> dict[str, bytes]:
+        """Return all small pieces of state.
+
+        Raises:
+            StorageError: the store is damaged.
+        """
+        try:
+            with self._reading(self._state) as transaction:
+                return {bytes(name).decode(): bytes(data) for name, data in transaction.cursor()}
+        except UnicodeDecodeError:
+            raise _damaged("a state has no name") from None
+
+    def drop_segment(self, name: str) -> None:
+        """Remove a file that holds a segment no more.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        try:
+            (self._segments / name).unlink(missing_ok=True)
+            sync_folder(self._segments)
+        except OSError as error:
+            raise StorageError(
+                f"segment {name[:16]} cannot be removed ({error.strerror})"
+            ) from None

@@ -19,7 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import authority, building, engine, peers, report, search, throughput, widths
+from tests.bench import (
+    authority,
+    building,
+    engine,
+    peers,
+    report,
+    search,
+    throughput,
+    tls,
+    widths,
+)
 from tests.bench.bench import Bench
 from tests.bench.figures import Direction, Figure, PartResult, environment
 
@@ -83,6 +93,7 @@ PARTS = (
     Part("throughput", "server processor time a query, alone and batched", 1, throughput.measure),
     Part("building", "documents a second and core", 1.5, building.measure_rate),
     Part("search", "latency at 65,536, 99,253 and 131,072 documents; cold", 6, search.measure),
+    Part("tls", "20 MB streamed, and a search, with TLS and without", 1, tls.measure),
     Part("widths", "records read and index bytes at the builder's choice", 2, widths.measure),
     Part("peers", "other systems on the same texts and queries", 2.5, peers.measure),
     Part("large", "364,651 documents published: memory, latency", 8, building.measure_large),

@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["PART_ORDER", "draw"]
 
 PART_ORDER = (
-    "engine", "throughput", "building", "search", "widths", "peers", "large", "access",
+    "engine", "throughput", "building", "search", "tls", "widths", "peers", "large", "access",
     "authority",
 )  # fmt: skip
 
@@ -74,9 +74,7 @@ def draw(measured: dict[str, Any], folder: Path) -> list[str]:
     return sorted(drawn)
 
 
-def _latency(
-    axes: Any, rows: list[dict[str, Any]], limits: list[tuple[float, float]]
-) -> None:
+def _latency(axes: Any, rows: list[dict[str, Any]], limits: list[tuple[float, float]]) -> None:
     rows = sorted(rows, key=lambda row: float(row["documents"]))
     documents = [row["documents"] / 1000 for row in rows]
     axes.plot(documents, [row["median_ms"] for row in rows], "o-", color=_INK, label="median")

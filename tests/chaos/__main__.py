@@ -1,4 +1,4 @@
-"""`./dev chaos`: lies, mutated bytes and load, in numbers that CI has no time for.
+"""`./dev chaos`: lies, mutated bytes, load and kills, in numbers that CI has no time for.
 
 Ends with code 1 on any violation, and names the seed that repeats it.
 """
@@ -23,7 +23,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from tests.chaos.faults import FaultReport, print_faults
 
-PARTS = ("faults", "mutations", "load")
+PARTS = ("faults", "mutations", "load", "kills")
 
 
 def _faults(folder: Path, options: argparse.Namespace) -> int:
@@ -79,12 +79,27 @@ def _load(folder: Path, options: argparse.Namespace) -> int:
     return len(report.violations)
 
 
+def _kills(folder: Path, options: argparse.Namespace) -> int:
+    from tests.chaos.kills import run_kills
+
+    report = run_kills(
+        folder,
+        options.kills,
+        options.seed,
+        first=options.first,
+        tell=lambda line: print(f"  {line}", flush=True),
+    )
+    print("\n".join(report.lines()))
+    return len(report.violations)
+
+
 def main() -> int:
     """Run the parts that were asked for; return the exit code."""
     parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--faults", type=int, default=10_000, help="lies told by one server of three")
-    add("--first", type=int, default=0, help="number of the first of them, to repeat one")
+    add("--first", type=int, default=0, help="number of the first lie or kill, to repeat one")
+    add("--kills", type=int, default=200, help="kill -9 of clients and servers")
     add(
         "--mutations",
         type=int,
@@ -101,7 +116,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"seed {options.seed}")
     n_violations = 0
-    for part, run in zip(PARTS, (_faults, _mutations, _load), strict=True):
+    for part, run in zip(PARTS, (_faults, _mutations, _load, _kills), strict=True):
         if options.only in (None, part):
             print(f"== {part}", flush=True)
             with tempfile.TemporaryDirectory(prefix="mksearch-chaos-") as folder:

@@ -963,8 +963,14 @@ def _wire_targets() -> list[Target]:
 
 def _file_targets(folder: Path) -> list[Target]:
     """Return the files of profiles and servers, which a disk or a hand may damage."""
+    from mksearch.crypto.certificate import (
+        Certificate,
+        make_tls_key,
+        self_signed_certificate,
+    )
     from mksearch_client.keys import OwnerKeys
     from mksearch_client.profile import Profile, ServerEntry
+    from mksearch_client.trust import TlsTrust
     from mksearch_server.config import load_config, write_config
 
     random = SeededRandom(b"files".ljust(32))
@@ -972,7 +978,10 @@ def _file_targets(folder: Path) -> list[Target]:
     Profile.create_keys(home, random, None)
     keys = OwnerKeys.generate(random)
     first = Profile(home, keys, "test", Quorum(), {})
-    first.servers = {n: ServerEntry(n, f"127.0.0.1:{7100 + n}", bytes(32)) for n in (1, 2, 3)}
+    pins = {1: TlsTrust(bytes(32))}
+    first.servers = {
+        n: ServerEntry(n, f"127.0.0.1:{7100 + n}", bytes(32), pins.get(n)) for n in (1, 2, 3)
+    }
     first.save()
     path = home / "profile.json"
     # Keys and file are of one collection, so that what comes behind that check is met.
@@ -980,7 +989,9 @@ def _file_targets(folder: Path) -> list[Target]:
     stored = home / "keys"
     server = folder / "server"
     server.mkdir()
-    write_config(server, 1, "127.0.0.1:7100")
+    write_config(server, 1, "127.0.0.1:7100", tls=True)
+    key = make_tls_key(random)
+    certificate = self_signed_certificate(key, ["a.example.org"], random, 1_800_000_000)
     config = server / "server.toml"
     good_keys, good_config = stored.read_bytes(), config.read_bytes()
     body = codec.decode_cbor(good_keys[13:], "keys")
@@ -1014,6 +1025,9 @@ def _file_targets(folder: Path) -> list[Target]:
         Target(
             "server.toml", through(config, lambda: load_config(config), good_config),
             [good_config], mutate_bytes, frozenset(), slowness=4,
+        ),
+        Target(
+            "certificate of a server", Certificate.of_pem, [certificate], mutate_bytes, frozenset(),
         ),
     ]  # fmt: skip
 

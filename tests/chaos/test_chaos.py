@@ -1,4 +1,4 @@
-"""What CI runs of `./dev chaos`: a tenth of the lies, 2,000 mutations a target, a little load."""
+"""What CI runs of `./dev chaos`: a tenth of lies and kills, 2,000 mutations a target, some load."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.decoders import EXCEPTIONS, found_decoders, make_targets
 from tests.chaos.faults import run_faults
+from tests.chaos.kills import KINDS, run_kills
 from tests.chaos.load import run_load
 from tests.chaos.mutations import METHODS, mutate_calls, mutate_target, mutating_server
 
@@ -17,6 +18,9 @@ SEED = 20_240_229
 N_FAULTS = 1000
 #: A machine that is slower tells fewer of them, but never fewer than a third.
 FAULTS_S = 50.0
+N_KILLS = 20
+#: A machine that is slower kills fewer times, but never fewer than once in each way.
+KILLS_S = 50.0
 N_MUTATIONS = int(os.environ.get("MKSEARCH_MUTATIONS", "2000"))
 
 
@@ -73,3 +77,14 @@ def test_many_clients_get_right_answers_or_are_told_to_come_back(tmp_path: Path)
 
     assert report.violations == []
     assert len(report.latencies_s) > 20
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment_loses_nothing_acknowledged_and_tears_no_version(
+    tmp_path: Path,
+) -> None:
+    report = run_kills(tmp_path, N_KILLS, SEED, limit_s=KILLS_S, at_least=len(KINDS))
+
+    assert report.violations == []
+    assert set(report.by_kind) == set(KINDS)
+    assert report.n_met > 0

@@ -208,6 +208,7 @@ def test_a_wrong_claim_token_is_refused_and_the_right_ones_work_afterwards(
         (["127.0.0.1:1=t"], 2, "need 3..255"),
         (["127.0.0.1:1=t", "127.0.0.1:2=t", "127.0.0.1:2=u"], 2, "named twice"),
         (["127.0.0.1:1=t", "127.0.0.1:2=t", "192.0.2.1:3=t"], 2, "not a loopback host"),
+        (["127.0.0.1:1=t", "127.0.0.1:2=t", "127.0.0.1:3=t.ff"], 2, "claim token is damaged"),
         (["127.0.0.1:1=t", "127.0.0.1:2=t", "127.0.0.1:3"], 2, "not HOST:PORT=CLAIM-TOKEN"),
         (["127.0.0.1:1=t", "127.0.0.1:2=t", "127.0.0.1:3="], 2, "not HOST:PORT=CLAIM-TOKEN"),
         (["127.0.0.1:1=@/nowhere/token"], 2, "/nowhere/token cannot be read"),

@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,18 +16,23 @@ import lmdb
 import pytest
 
 from mksearch import __version__
+from mksearch.crypto.certificate import Certificate, key_fingerprint, self_signed_certificate
+from mksearch.crypto.randomness import SystemRandom
 from mksearch_client.profile import Profile
+from mksearch_server.scrub import prove_store
 from mksearch_server.store import ObjectStore
 from tests.cli.conftest import Collection, Runner, require_error
+from tests.support.certificates import Authority, new_key
 from tests.support.processes import (
     Finished,
     ServerProcess,
     clean_environment,
     run_server,
     server_command,
+    serving,
 )
 
-COMMANDS = ("init", "serve", "check-config", "status", "verify")
+COMMANDS = ("init", "serve", "check-config", "status", "verify", "repair", "renew-certificate")
 PROGRAM = "mksearch-server"
 STATUS_FIELDS = {
     *("id", "listen", "server_key", "claimed", "collection", "version"),
@@ -78,7 +84,7 @@ def test_version_and_help_are_shown(runner: Runner) -> None:
     assert "Usage: mksearch-server" in bare.out
 
 
-@pytest.mark.parametrize("command", ["repair --from 127.0.0.1:1", "drain", "renew-certificate"])
+@pytest.mark.parametrize("command", ["drain"])
 def test_a_command_that_comes_later_says_so_in_one_line(runner: Runner, command: str) -> None:
     done = runner.server(*command.split())
 
@@ -128,10 +134,12 @@ def test_init_as_text_shows_the_token_and_what_to_do(runner: Runner, tmp_path: P
     [
         ("0", "127.0.0.1:1", "id = 0"),
         ("256", "127.0.0.1:1", "id = 256"),
-        ("1", "0.0.0.0:1", "not a loopback host"),
-        ("1", "127.0.0.1:65536", "not a loopback host"),
-        ("1", '127.0.0.1:1"', "not a loopback host"),
-        ("1", "127.0.0.1", "not a loopback host"),
+        ("1", "0.0.0.0:1", "stands for all addresses"),
+        ("1", "[::]:1", "stands for all addresses"),
+        ("1", "127.0.0.1:65536", "is not HOST:PORT"),
+        ("1", '127.0.0.1:1"', "is not HOST:PORT"),
+        ("1", "127.0.0.1", "is not HOST:PORT"),
+        ("1", "a..b:1", "no host name or address"),
     ],
 )
 def test_init_with_wrong_values_makes_nothing(
@@ -155,6 +163,176 @@ def test_init_keeps_off_folders_that_are_not_new(runner: Runner, tmp_path: Path)
     # Permissions do not stop root; a file where a folder should be stops everybody.
     for folder in (foreign / "letter", foreign / "letter" / "server"):
         require_server_error(runner.server("init", folder, *options), 1, "cannot be written")
+
+
+def test_a_server_off_loopback_gets_tls_and_its_token_carries_the_key(
+    runner: Runner, tmp_path: Path
+) -> None:
+    folder = tmp_path / "server"
+    words = ("--id", "1", "--listen", "0.0.0.0:7101", "--host", "a.example.org")
+    done = runner.server("init", folder, *words, "--host", "192.0.2.7", "--request", "--json")
+
+    assert (done.code, done.err) == (0, "")
+    secret, _, tls_key = done.json["claim_token"].partition(".")
+    assert len(bytes.fromhex(secret)) == 16
+    assert (
+        tls_key == done.json["tls_key"] == key_fingerprint((folder / "tls.key").read_bytes()).hex()
+    )
+    assert _mode(folder / "tls.key") == 0o600
+    certificate = Certificate.of_pem((folder / "tls.crt").read_bytes())
+    assert certificate.hosts == ("a.example.org", "192.0.2.7")
+    assert certificate.ends_s - certificate.begins_s == 397 * 86_400
+    # What an authority makes of the request is for the same key and hosts.
+    signed = Authority.new().answer((folder / "tls.csr").read_bytes())
+    assert Certificate.of_pem(signed).hosts == certificate.hosts
+    assert Certificate.of_pem(signed).fingerprint.hex() == tls_key
+
+
+def test_a_server_on_loopback_goes_without_tls_unless_it_is_asked_for(
+    runner: Runner, tmp_path: Path
+) -> None:
+    for name, words, has_tls in (
+        ("plain", (), False), ("tls", ("--tls",), True), ("host", ("--host", "localhost"), True),
+    ):  # fmt: skip
+        folder = tmp_path / name
+        done = runner.server("init", folder, "--id", "1", "--listen", "[::1]:0", *words, "--json")
+        assert ("." in done.json["claim_token"]) == has_tls
+        assert (folder / "tls.crt").exists() == has_tls
+        assert runner.server("check-config", "--config", folder / "server.toml").code == 0
+    hosts = Certificate.of_pem((tmp_path / "host" / "tls.crt").read_bytes()).hosts
+    assert hosts == ("localhost", "::1")
+
+
+# --- certificates --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secured(runner: Runner, tmp_path: Path) -> Path:
+    folder = tmp_path / "secured"
+    made = runner.server("init", folder, "--id", "1", "--listen", "127.0.0.1:0", "--tls")
+    assert made.code == 0
+    return folder
+
+
+def _age(folder: Path, days: int) -> None:
+    """Write the certificate as it would have been made ``days`` ago."""
+    key = (folder / "tls.key").read_bytes()
+    now_s = int(time.time()) - days * 86_400
+    made = self_signed_certificate(key, ["127.0.0.1"], SystemRandom(), now_s)
+    (folder / "tls.crt").write_bytes(made)
+
+
+@pytest.mark.parametrize(
+    ("age_days", "left", "warning"),
+    [
+        (0, 396, ""),
+        (382, 14, ""),
+        (383, 13, "good for 13 more days"),
+        (398, -2, "has expired"),
+        (-2, 398, "not valid yet"),
+    ],
+)
+def test_check_config_says_how_long_the_certificate_is_good(
+    runner: Runner, secured: Path, age_days: int, left: int, warning: str
+) -> None:
+    _age(secured, age_days)
+    done = runner.server("check-config", "--config", secured / "server.toml", "--json")
+
+    assert done.code == 0
+    assert done.json["certificate_days"] == left
+    assert (warning in done.err) if warning else done.err == ""
+
+
+def test_renewing_makes_a_new_certificate_for_the_same_key(runner: Runner, secured: Path) -> None:
+    config = secured / "server.toml"
+    _age(secured, 390)
+    key, old = (secured / "tls.key").read_bytes(), (secured / "tls.crt").read_bytes()
+    done = runner.server("renew-certificate", "--config", config, "--json")
+
+    assert (done.code, done.err) == (0, "")
+    assert done.json["certificate_days"] == 396
+    assert (secured / "tls.key").read_bytes() == key
+    new = Certificate.of_pem((secured / "tls.crt").read_bytes())
+    assert new.fingerprint == Certificate.of_pem(old).fingerprint
+    assert new.hosts == ("127.0.0.1",)
+    runner.server("renew-certificate", "--config", config, "--host", "b.example.org")
+    assert Certificate.of_pem((secured / "tls.crt").read_bytes()).hosts == ("b.example.org",)
+
+
+def test_renewing_leaves_what_an_authority_signed(runner: Runner, secured: Path) -> None:
+    config = secured / "server.toml"
+    signed = Authority.new().sign((secured / "tls.key").read_bytes(), ["127.0.0.1"])
+    (secured / "tls.crt").write_bytes(signed)
+
+    require_server_error(
+        runner.server("renew-certificate", "--config", config), 2, "an authority signed"
+    )
+    done = runner.server("renew-certificate", "--config", config, "--request", "--json")
+    assert done.json == {"request": str(secured / "tls.csr")}
+    assert (secured / "tls.crt").read_bytes() == signed
+
+
+def test_owner_and_operators_as_they_type_it_with_tls(runner: Runner, tmp_path: Path) -> None:
+    documents = tmp_path / "notes.txt"
+    documents.write_text("apple garden")
+    profile = ("--profile", tmp_path / "owner")
+    with serving(tmp_path / "servers", init_words=("--tls",)) as fleet:
+        claims = [f"{s.address}=@{s.folder / 'claim-token'}" for s in fleet]
+        words = [word for claim in claims for word in ("--server", claim)]
+        assert runner.client("owner", "init", *words, *profile).code == 0
+        assert runner.client("owner", "publish", documents, *profile).code == 0
+        status = runner.server("status", "--config", fleet[1].config, "--json").json
+        assert set(status) == STATUS_FIELDS | {"tls_key", "hosts", "certificate_days"}
+        for server in fleet:
+            _age(server.folder, 398)
+        late = runner.client("search", "apple", *profile)
+        require_error(late, 1, "need 2", "expired at")
+        for server in fleet:
+            assert f"{server.address}: its certificate expired" in late.err
+            assert runner.server("renew-certificate", "--config", server.config).code == 0
+        assert runner.client("search", "apple", *profile, "--json").json["hits"]
+        assert "a new certificate is presented" in fleet[1].log()
+        assert "has expired" in fleet[1].log()
+        fleet[1].stop()
+        other = runner.server(
+            "init", tmp_path / "other", "--id", "1", "--listen", fleet[1].address, "--tls"
+        )
+        assert other.code == 0
+        for name in ("tls.key", "tls.crt"):
+            shutil.copy(tmp_path / "other" / name, fleet[1].folder / name)
+        fleet[1].restart()
+        done = runner.client("owner", "status", *profile)
+        assert f"{fleet[1].address}: another server's certificate" in done.out
+
+
+def test_a_server_without_tls_has_no_certificate_to_renew(runner: Runner, made: Path) -> None:
+    done = runner.server("renew-certificate", "--config", made / "server.toml")
+
+    require_server_error(done, 2, "has no [tls]")
+
+
+@pytest.mark.parametrize("command", ["check-config", "serve"])
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("tls.crt", b"no certificate", "is damaged"),
+        ("tls.key", b"no key", "is damaged"),
+        ("tls.key", None, "tls.key cannot be read"),
+        ("tls.key", new_key(), "is not for the key"),
+    ],
+    ids=["certificate", "key", "missing", "another"],
+)
+def test_tls_files_that_cannot_be_used_are_named(
+    runner: Runner, secured: Path, command: str, name: str, content: bytes | None, part: str
+) -> None:
+    if content is None:
+        (secured / name).unlink()
+    else:
+        (secured / name).write_bytes(content)
+
+    done = runner.server(command, "--config", secured / "server.toml")
+    require_server_error(done, 1, part)
+    assert "PRIVATE KEY" not in done.err
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -181,12 +359,17 @@ def test_check_config_says_what_is_set(runner: Runner, made: Path) -> None:
         ("id = 7", f"id = {'9' * 5000}", "is not TOML"),
         ("max_waiting = 64", "max_waiting = 0.5", "max_waiting = 0.5"),
         ("max_store_bytes = 1099511627776", "max_store_bytes = 1", "max_store_bytes = 1"),
+        ("grace_s = 60", "grace_s = -1", "grace_s = -1"),
         ('engine = "cpu"', 'engine = "gpu"', "engine = 'gpu' is not known"),
         ('engine = "cpu"', 'engine = ["cpu"]', "engine = ['cpu'] is not known"),
         ('data = "data"', "data = 5", "data or listen is not a string"),
         ('"127.0.0.1:0"', "7101", "data or listen is not a string"),
-        ('"127.0.0.1:0"', '"0.0.0.0:7101"', "not a loopback host and port"),
-        ('"127.0.0.1:0"', '"::1:7101"', "not a loopback host and port"),
+        ('"127.0.0.1:0"', '"0.0.0.0:7101"', "not a loopback host, and there is no [tls]"),
+        ('"127.0.0.1:0"', '"search.example.org:7101"', "not a loopback host"),
+        ('"127.0.0.1:0"', '"::1:7101"', "is not HOST:PORT"),
+        ("# [tls]", "[tls]", "[tls] has no certificate, key"),
+        ("# [tls]", '[tls]\ncertificate = "c"\nkey = 5', "tls.key = 5 is not a text"),
+        ("# [tls]", '[tls]\ncertificate = "c"\nkey = "k"\nca = "x"', "unknown keys: ca"),
         ('"127.0.0.1:0"', '"127.0.0.1:7101', "is not TOML"),
         ("id = 7", "id = 7\nid = 8", "is not TOML"),
         ("id = 7", "= = =", "is not TOML"),
@@ -347,16 +530,20 @@ def test_a_store_that_cannot_find_its_pages_is_one_line(
 
     open_right = lmdb.open
     monkeypatch.setattr(lmdb, "open", lambda *a, **o: Damaged(open_right(*a, **o)))
-    done = runner.server("verify", "--config", copied / "server.toml", "--json")
-    require_server_error(done, 1)
+    done = runner.server("status", "--config", copied / "server.toml", "--json")
+    require_server_error(done, 1, "the store is damaged")
+    (damage,) = prove_store(copied / "data").damages
+    assert "the store is damaged" in damage.reason
 
 
 def test_small_objects_that_lost_their_end_are_named(copied: Path) -> None:
     path = copied / "data" / "objects" / "data.mdb"
     os.truncate(path, 2 * 4096)
 
-    done = run_server("verify", "--config", copied / "server.toml")
-    require_server_error(done, 1)
+    done = run_server("verify", "--config", copied / "server.toml", "--json")
+    require_server_error(done, 1, "repair --from")
+    listed = run_server("verify", "--config", copied / "server.toml")
+    assert listed.out.startswith("small objects: the store is damaged")
 
 
 @pytest.mark.parametrize("act", [Path.unlink, _cut(0), _cut(31)])

@@ -10,11 +10,16 @@ import pytest
 from mksearch.crypto import labels
 from mksearch.errors import ParameterError, VerificationError
 from mksearch.index.manifest import SignedManifest
+from mksearch.scoring.engine import make_engine
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
 from mksearch_client.publication import upload
+from mksearch_server.config import ServerConfig
+from mksearch_server.identity import Claim, ServerIdentity, create_identity
 from mksearch_server.search_server import SearchServer
+from mksearch_server.service import Runtime
+from mksearch_server.store import ObjectStore
 from tests.adversary.corpus import make_documents
 from tests.service.conftest import QUERIES, Published
 from tests.support.local import LocalCollection, open_server, publish
@@ -158,3 +163,15 @@ def test_without_a_grace_only_one_version_is_served(tmp_path: Path) -> None:
 
     with pytest.raises(ParameterError, match="version 1 is not served here"):
         server.width(1, segment.id, 0)
+
+
+def test_the_grace_is_what_the_operator_sets(tmp_path: Path) -> None:
+    token = create_identity(tmp_path)
+    store = ObjectStore(tmp_path / "data")
+    config = ServerConfig(1, "127.0.0.1:0", tmp_path / "data", grace_s=7, folder=tmp_path)
+    runtime = Runtime(config, store, ServerIdentity(tmp_path, store), make_engine("numpy"))
+    try:
+        runtime.claim(token, Claim(bytes(32), bytes(16)))
+        assert runtime.search._grace_s == 7
+    finally:
+        runtime.close()

@@ -27,11 +27,13 @@ from mksearch_client.owner import Owner
 from mksearch_client.user import User
 from mksearch_server import serve
 from mksearch_server.authority_service import AuthorityServicer
+from mksearch_server.certificates import CERTIFICATE_NAME, KEY_NAME, TlsConfig, create_tls
 from mksearch_server.config import ServerConfig, write_config
 from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity, create_identity
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
+from mksearch_server.tls import ServerTls, TlsInterceptor
 
 __all__ = [
     "LIFE_S",
@@ -110,10 +112,12 @@ class GrpcServer:
         engine: counts.
         runtime: what the services share; another one after every start.
         heard: short name and metadata of every call.
+        tls: its files; to be changed while it is stopped.
         lie: given a request to enrol, gives the answer that is sent; None to be honest.
     """
 
-    def __init__(self, folder: Path, server: int, loop: _Loop) -> None:
+    def __init__(self, folder: Path, server: int, loop: _Loop, *, tls: bool = False) -> None:
+        self.tls = TlsConfig(folder / CERTIFICATE_NAME, folder / KEY_NAME) if tls else None
         self.id = server
         self.folder = folder
         self.address = "127.0.0.1:0"
@@ -123,8 +127,9 @@ class GrpcServer:
         self._loop = loop
         self._server: Any = None
         folder.mkdir(parents=True)
-        write_config(folder, server, self.address)
-        self.token = create_identity(folder)
+        write_config(folder, server, self.address, tls=tls)
+        tls_key = create_tls(folder, ["127.0.0.1"], request=False) if tls else b""
+        self.token = create_identity(folder, tls_key)
         self.start()
 
     @property
@@ -150,8 +155,9 @@ class GrpcServer:
         self._loop.run(self._start())
 
     async def _start(self) -> None:
+        guards = [TlsInterceptor()] if self.tls else []
         server = grpc.aio.server(
-            options=serve._OPTIONS, interceptors=[_Heard(self), DecodingInterceptor()]
+            options=serve._OPTIONS, interceptors=[*guards, _Heard(self), DecodingInterceptor()]
         )
         for add, servicer in (
             (search_pb2_grpc.add_SearchServiceServicer_to_server, SearchServicer),
@@ -161,7 +167,10 @@ class GrpcServer:
             add(servicer(self.runtime), server)  # type: ignore[no-untyped-call]
         add = authority_pb2_grpc.add_AuthorityServiceServicer_to_server
         add(_Authority(self), server)  # type: ignore[no-untyped-call]
-        port = server.add_insecure_port(self.address)
+        if self.tls is None:
+            port = server.add_insecure_port(self.address)
+        else:
+            port = server.add_secure_port(self.address, ServerTls(self.tls).credentials())
         await server.start()
         self._server = server
         self.address = f"127.0.0.1:{port}"
@@ -216,11 +225,13 @@ class GrpcStage:
         users: by name.
     """
 
-    def __init__(self, folder: Path, n_servers: int = 3, collusion_bound: int = 1) -> None:
+    def __init__(
+        self, folder: Path, n_servers: int = 3, collusion_bound: int = 1, *, tls: bool = False
+    ) -> None:
         self.folder = folder
         self._loop = _Loop()
         self.servers = {
-            server: GrpcServer(folder / f"server-{server}", server, self._loop)
+            server: GrpcServer(folder / f"server-{server}", server, self._loop, tls=tls)
             for server in range(1, n_servers + 1)
         }
         self.owner = Owner.create(
@@ -279,9 +290,11 @@ class GrpcStage:
 
 
 @contextmanager
-def staging(folder: Path, n_servers: int = 3, collusion_bound: int = 1) -> Iterator[GrpcStage]:
+def staging(
+    folder: Path, n_servers: int = 3, collusion_bound: int = 1, *, tls: bool = False
+) -> Iterator[GrpcStage]:
     """Run servers with an owner and an administration; nothing is published yet."""
-    stage = GrpcStage(folder, n_servers, collusion_bound)
+    stage = GrpcStage(folder, n_servers, collusion_bound, tls=tls)
     try:
         yield stage
     finally:

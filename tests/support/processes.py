@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,14 @@ class ServerProcess:
         token: claim token.
     """
 
-    def __init__(self, folder: Path, server: int, settings: Mapping[str, str | int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: int,
+        settings: Mapping[str, str | int],
+        init_words: Sequence[str] = (),
+    ) -> None:
+        self._init_words = init_words
         self.id = server
         self.folder = folder
         self.address = _LOOPBACK
@@ -154,7 +161,7 @@ class ServerProcess:
         """Make its folder, as ``mksearch-server init`` does, in this process."""
         words = ["init", str(self.folder), "--id", str(self.id), "--listen", self.address]
         with redirect_stdout(io.StringIO()) as out:
-            assert main([*words, "--json"]) == 0
+            assert main([*words, *self._init_words, "--json"]) == 0
         self.token = json.loads(out.getvalue())["claim_token"]
         lines = self.config.read_text().splitlines()
         for name, value in self._settings.items():
@@ -162,6 +169,12 @@ class ServerProcess:
             new = f"{line_of} {json.dumps(value)}"
             lines = [new if line.startswith(line_of) else line for line in lines]
         self.config.write_text("\n".join(lines) + "\n")
+
+    def command(self, *words: str) -> Finished:
+        """Run a command of ``mksearch-server`` on it, in this process."""
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            code = main([words[0], "--config", str(self.config), *words[1:], "--json"])
+        return Finished(code, out.getvalue(), err.getvalue())
 
     def start(self) -> None:
         """Start the process; ``wait_ready`` tells when it answers."""
@@ -250,10 +263,16 @@ class Fleet:
         servers: by id.
     """
 
-    def __init__(self, folder: Path, n_servers: int, settings: Mapping[str, str | int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        n_servers: int,
+        settings: Mapping[str, str | int],
+        init_words: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.servers = {
-            server: ServerProcess(folder / f"server-{server}", server, settings)
+            server: ServerProcess(folder / f"server-{server}", server, settings, init_words)
             for server in range(1, n_servers + 1)
         }
 
@@ -284,9 +303,14 @@ class Fleet:
 
 
 @contextmanager
-def serving(folder: Path, n_servers: int = 3, **settings: str | int) -> Iterator[Fleet]:
-    """Run servers of nobody yet; end them, whatever happens."""
-    fleet = Fleet(folder, n_servers, settings)
+def serving(
+    folder: Path, n_servers: int = 3, *, init_words: Sequence[str] = (), **settings: str | int
+) -> Iterator[Fleet]:
+    """Run servers of nobody yet; end them, whatever happens.
+
+    ``init_words`` are further words of ``mksearch-server init``, such as ``--tls``.
+    """
+    fleet = Fleet(folder, n_servers, settings, init_words)
     try:
         for server in fleet:
             server.init()
