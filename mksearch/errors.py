@@ -28,6 +28,7 @@ __all__ = [
     "ProfileError",
     "QueryError",
     "RecordRefused",
+    "RenewalRefused",
     "ServerRefused",
     "ServerUnreachable",
     "StorageError",
@@ -219,6 +220,12 @@ class ManifestExpired(ManifestRefused):
     """A manifest is authentic but past its expiry."""
 
     code = "manifest-expired"
+
+
+class RenewalRefused(VerificationError):
+    """A renewal is authentic but of another manifest, of an impossible time, or no later one."""
+
+    code = "renewal-refused"
 
 
 class RecordRefused(VerificationError):

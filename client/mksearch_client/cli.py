@@ -16,7 +16,13 @@ import typer
 
 from mksearch import __version__
 from mksearch.errors import MksearchError, ParameterError
-from mksearch_client import admin_commands, backup_commands, epoch_commands, user_commands
+from mksearch_client import (
+    admin_commands,
+    backup_commands,
+    epoch_commands,
+    timestamp_commands,
+    user_commands,
+)
 from mksearch_client.options import (
     Authorities,
     ClientCertificate,
@@ -178,7 +184,7 @@ def card(
 def verify(
     evidence: Annotated[
         list[Path] | None,
-        typer.Option(help="Prove this lie of a server instead, by computing its answer anew."),
+        typer.Option(help="Prove this instead: a server's lie, computed anew, or two manifests."),
     ] = None,
     profile: ProfileFolderOption = None,
     passphrase_file: PassphraseFile = None,
@@ -197,16 +203,28 @@ def verify(
 @owner_app.command(epilog="Example: mksearch owner renew")
 def renew(
     profile: ProfileFolderOption = None,
+    timestamp: Annotated[
+        Path | None,
+        typer.Option(help="Renew with this timestamp key instead; no profile is needed."),
+    ] = None,
     passphrase_file: PassphraseFile = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Sign the newest version again with a later expiry."""
+    if timestamp is not None:
+        timestamp_commands.renew_with(
+            timestamp, passphrase_file, timeout_s=timeout, as_json=as_json
+        )
+        return
     from mksearch_client.commands import owner_renew
 
     owner_renew(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
 
 
+owner_app.command("timestamp-key", epilog=timestamp_commands.TIMESTAMP_EXAMPLE)(
+    timestamp_commands.timestamp_key
+)
 owner_app.command("revoke", epilog=epoch_commands.REVOKE_EXAMPLE)(epoch_commands.revoke)
 owner_app.command("rotate", epilog=epoch_commands.ROTATE_EXAMPLE)(epoch_commands.rotate)
 owner_app.command("backup", epilog=backup_commands.BACKUP_EXAMPLE)(backup_commands.backup)

@@ -221,16 +221,20 @@ def owner_status(
     """Run ``mksearch owner status``."""
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         signed, servers = owner.status()
+        expires_at = 0 if signed is None else owner.expires_at(signed)
         name = owner.profile.name
         evidence = owner.profile.evidence()
+        equivocations = owner.profile.equivocations()
     manifest = None if signed is None else signed.manifest
     fields = {
         "name": name,
         "version": 0 if manifest is None else manifest.version,
         "documents": 0 if manifest is None else sum(g.n_docs for g in manifest.groups),
-        "expires_at": 0 if manifest is None else manifest.expires_at,
+        "expires_at": expires_at,
+        "timestamp_key": "" if manifest is None else manifest.timestamp_key.hex(),
         "servers": [asdict(server) for server in servers],
         "evidence": [asdict(kept) for kept in evidence],
+        "equivocations": [asdict(kept) for kept in equivocations],
     }
     if as_json:
         print_json(fields)
@@ -238,7 +242,7 @@ def owner_status(
     if manifest is None:
         out(f"{name}: nothing is published")
     else:
-        until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
+        until = datetime.fromtimestamp(expires_at, UTC).date()
         out(f"{name}: version {manifest.version}, {fields['documents']} documents, until {until}")
     for server in servers:
         reason = f": {server.reason}" if server.reason else ""
@@ -246,6 +250,9 @@ def owner_status(
     for kept in evidence:
         day = datetime.fromtimestamp(kept.kept_at, UTC).date()
         out(f"server {kept.server} lied about version {kept.version} on {day}: {kept.path}")
+    for pair in equivocations:
+        day = datetime.fromtimestamp(pair.kept_at, UTC).date()
+        out(f"two manifests about version {pair.version} were met on {day}: {pair.path}")
 
 
 def owner_card(
@@ -290,13 +297,16 @@ def owner_judge(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Run ``mksearch owner verify --evidence``: code 3 when a lie is proved."""
+    """Run ``mksearch owner verify --evidence``: code 3 when a lie or two manifests are proved."""
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         verdicts = [(path, owner.judge(path)) for path in evidence]
     if as_json:
         print_json({"evidence": [{"path": str(p), **asdict(verdict)} for p, verdict in verdicts]})
     else:
         for path, verdict in verdicts:
+            if not verdict.server:
+                out(f"{path}: {verdict.reason}")
+                continue
             what = "lied" if verdict.is_lie else "did not lie"
             about = f"server {verdict.server} {what} about version {verdict.version}"
             out(f"{path}: {about}: {verdict.reason}")

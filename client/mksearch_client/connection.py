@@ -403,6 +403,20 @@ class GrpcConnection:
 
         return self._ask(work)
 
+    def renewal(self) -> bytes:
+        """Return the renewal that the server holds, b"" without one; it proves itself.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+        """
+
+        def work() -> bytes:
+            request = search_pb2.GetRenewalRequest()
+            answer = self._one(self._search.GetRenewal(request, timeout=self._timeout_s))
+            return bytes(answer.renewal)
+
+        return self._ask(work)
+
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Score a query share; the answer is proved to come from the server.
 
@@ -592,4 +606,14 @@ class GrpcConnection:
         answer = self._call(
             lambda: self._one(self._owner.Activate(request, timeout=_UPLOAD_TIMEOUT_S))
         )
+        return int(answer.version)
+
+    def renew(self, data: bytes) -> int:
+        """Hand over a renewal; return the version that is good for longer.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+        """
+        request = owner_pb2.RenewRequest(renewal=data)
+        answer = self._call(lambda: self._one(self._owner.Renew(request, timeout=self._timeout_s)))
         return int(answer.version)

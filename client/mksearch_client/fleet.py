@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from typing import TypeVar
 
 from mksearch.crypto.kdf import sha256
@@ -16,6 +17,7 @@ from mksearch.errors import (
     StorageError,
 )
 from mksearch.index.blob_list import BlobList
+from mksearch.index.equivocation import Equivocation, are_rivals
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentChecker, SegmentHeader
 from mksearch_client.connection import GrpcConnection
@@ -86,6 +88,7 @@ class Fleet:
         keys = self.profile.keys
         n_answers = 0
         newest = self.profile.highest_seen()
+        shown = {} if newest is None else {newest.hash: newest}
         answers = self.each(lambda connection: connection.manifest())
         for answer in answers.values():
             if isinstance(answer, ServerRefused) and answer.detail_code == "storage":
@@ -96,8 +99,12 @@ class Fleet:
                 except MksearchError:
                     continue
                 n_answers += 1
+                shown[signed.hash] = signed
                 if newest is None or signed.manifest.version > newest.manifest.version:
                     newest = signed
+        for one, other in combinations(shown.values(), 2):
+            if are_rivals(one, other):
+                self.profile.keep_equivocation(Equivocation.of(one, other))
         need = self.profile.quorum.threshold
         if n_answers < need:
             reasons = [str(a) for a in answers.values() if isinstance(a, MksearchError)]

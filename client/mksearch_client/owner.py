@@ -25,7 +25,9 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.index.catalogue import CatalogueEntry, decode_catalogue
+from mksearch.index.equivocation import EQUIVOCATION_MAGIC, Equivocation
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
+from mksearch.index.renewal import latest_renewal
 from mksearch.index.stream import open_stream
 from mksearch.params import MANIFEST_LIFE_S, Quorum
 from mksearch.scoring.engine import make_engine
@@ -48,6 +50,7 @@ from mksearch_client.readback import require_info, require_whole, verify_server
 from mksearch_client.reading import Reading, read_paths
 from mksearch_client.rotation import StoredDocuments
 from mksearch_client.sealing import next_access, seal_groups
+from mksearch_client.timestamp import TimestampFile
 
 __all__ = ["Owner", "PublishReport", "ServerStatus"]
 
@@ -487,6 +490,20 @@ class Owner:
                 )
         return newest, statuses
 
+    def expires_at(self, signed: SignedManifest) -> int:
+        """Return until when a version is good, Unix seconds: renewals by its timestamp key count.
+
+        Args:
+            signed: the newest version.
+        """
+        until_s = signed.manifest.expires_at
+        if signed.manifest.timestamp_key:
+            answers = self._fleet.each(lambda connection: connection.renewal()).values()
+            found = (answer for answer in answers if isinstance(answer, bytes))
+            renewal = latest_renewal(found, signed, int(self._clock()))
+            until_s = max(until_s, 0 if renewal is None else renewal.expires_at)
+        return until_s
+
     def verify(self, progress: Progress | None = None) -> dict[int, str]:
         """Read back every byte of the newest version from every server.
 
@@ -514,6 +531,8 @@ class Owner:
     def judge(self, path: Path) -> Verdict:
         """Compute anew what a server should have answered, and say whether it lied.
 
+        Evidence that the owner's key signed two manifests is proved by their signatures.
+
         Args:
             path: a file of evidence, of this profile or of a user's.
 
@@ -531,6 +550,10 @@ class Owner:
                 cure="name a file that mksearch owner status lists, or that a user sent",
             ) from None
         try:
+            if data.startswith(EQUIVOCATION_MAGIC):
+                keys = self.profile.keys
+                found = Equivocation.decode(data, keys.signing.public, keys.collection)
+                return Verdict(0, found.second.manifest.version, is_lie=True, reason=str(found))
             evidence = Evidence.decode(data)
             entry = self.profile.servers.get(evidence.server)
             if entry is None:
@@ -557,7 +580,47 @@ class Owner:
         with self.profile.locked():
             return self._renew(lambda _what, _share: None)
 
-    def _renew(self, report: Progress) -> SignedManifest:
+    def draw_timestamp_key(self, path: Path, *, passphrase: bytes | None = None) -> SignedManifest:
+        """Draw a key that may renew, keep it in a new file, and sign a version that names it.
+
+        The file is written before the version leaves this machine.  Where the servers do not take
+        it now, the next version that reaches them names the key.
+
+        Args:
+            path: new file, mode 0600; holds the key, the servers and what is pinned of them.
+            passphrase: seals the file, or None.
+
+        Raises:
+            InputError: there is something at ``path``, it cannot be written, or nothing was
+                published.
+            NotEnoughAnswers: fewer than n - t servers took the version.
+            ServerRefused: another publisher was faster.
+            ProfileError: another command is publishing with this profile.
+        """
+        random = SystemRandom()
+        file = TimestampFile.draw(self.profile, random)
+
+        def keep() -> bytes:
+            file.write(path, passphrase, random)
+            return file.key.public
+
+        with self.profile.locked():
+            return self._renew(lambda _what, _share: None, keep)
+
+    def revoke_timestamp_key(self) -> SignedManifest:
+        """Sign a version that names no timestamp key; see `renew` for what is raised."""
+        with self.profile.locked():
+            return self._renew(lambda _what, _share: None, lambda: b"")
+
+    def _renew(
+        self, report: Progress, name_key: Callable[[], bytes] | None = None
+    ) -> SignedManifest:
+        """Sign the newest version again.
+
+        Args:
+            report: told what is being done.
+            name_key: gives the timestamp key of the new version, None for that of the one before.
+        """
         active = self._fleet.newest_version()
         finished = self._finish_interrupted(active, report)
         if finished is not None:
@@ -589,6 +652,7 @@ class Owner:
                 self._list_maker(administration),
                 self._write_object,
             ),
+            timestamp_key=active.manifest.timestamp_key if name_key is None else name_key(),
         )
         signed = SignedManifest.sign(manifest, self.profile.keys.signing)
         self._distribute(Publication.of_manifest(self._staging(), signed), report)

@@ -244,6 +244,7 @@ class Publisher:
                 folder, self._keys.catalogue_key(), "catalogue", catalogue
             ),
             access=access,
+            timestamp_key=previous.manifest.timestamp_key if previous else b"",
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
         write_carried(folder, manifest)

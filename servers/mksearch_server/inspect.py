@@ -60,10 +60,13 @@ def describe(config_path: Path) -> dict[str, Any]:
     """
     config, store, identity = _open(config_path)
     claim = identity.claim
-    version = 0
+    version = expires_at = renewed_until = 0
     if claim is not None:
         with _curing():
-            version = _open_server(config, store, identity).version
+            server = _open_server(config, store, identity)
+        version, active = server.version, server.active
+        expires_at = 0 if active is None else active.expires_at
+        renewed_until = server.expires_at if server.renewal() else 0
     return {
         "id": config.id,
         "listen": config.listen,
@@ -71,6 +74,8 @@ def describe(config_path: Path) -> dict[str, Any]:
         "claimed": claim is not None,
         "collection": claim.collection.hex() if claim is not None else "",
         "version": version,
+        "expires_at": expires_at,
+        "renewed_until": renewed_until,
         "store_bytes": store.n_bytes(),
     }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,15 @@ from mksearch.crypto.kdf import sha256
 from mksearch.errors import (
     FormatError,
     ManifestRefused,
+    MksearchError,
     ParameterError,
+    RenewalRefused,
     StorageError,
     VerificationError,
 )
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Manifest, SignedManifest
+from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
@@ -43,6 +46,7 @@ __all__ = [
 ACTIVE_STATE = "manifest"
 #: State: the highest manifest of a store that was damaged and serves nothing until it is whole.
 HIGHEST_STATE = "highest"
+_RENEWAL = "renewal"
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
 _SLOTS_PER_PIECE = 128
@@ -170,6 +174,7 @@ class SearchServer:
         collection: bytes | None = None,
         *,
         grace_s: float = GRACE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Open the store and load the active version, if there is one.
 
@@ -180,6 +185,7 @@ class SearchServer:
             engine: computes the products.
             collection: pinned collection, 16 bytes; None takes the first one that comes.
             grace_s: seconds that a version is served after the next one was activated.
+            clock: Unix seconds.
 
         Raises:
             VerificationError: the stored manifest or a segment header is damaged.
@@ -196,6 +202,8 @@ class SearchServer:
         self._segments: Mapping[bytes, SegmentReader] = {}
         self._previous: _Served | None = None
         self._previous_until = 0.0
+        self._clock = clock
+        self._renewal: SignedRenewal | None = None
         self._highest: SignedManifest | None = None
         highest = store.read_state(HIGHEST_STATE)
         if highest is not None:
@@ -205,6 +213,7 @@ class SearchServer:
             active = SignedManifest.decode(stored, owner_key, collection)
             self._segments = self._open_segments(active)
             self._active = active
+            self._renewal = self._load_renewal(active)
 
     # --- the owner's side
 
@@ -366,11 +375,45 @@ class SearchServer:
                 cure="publish again; only what is missing is sent",
             )
         segments = self._open_segments(signed)
-        self._store.write_states({ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None})
+        self._store.write_states(
+            {ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None, _RENEWAL: None}
+        )
         self._keep_previous(signed)
-        self._segments, self._active = segments, signed
+        self._segments, self._active, self._renewal = segments, signed, None
         self._proposed = self._highest = None
         return signed.manifest.version
+
+    def renew(self, data: bytes) -> int:
+        """Take a renewal of the active version, and keep it; return the version's number.
+
+        Raises:
+            StorageError: nothing was published here, or no room.
+            VerificationError: it is not the timestamp key's, of another version, not of now, or not
+                later than the one that is held.
+        """
+        signed = self._require_active()
+        renewal = SignedRenewal.decode(data, signed)
+        renewal.require_begun(int(self._clock()))
+        held = self._renewal
+        if held is not None and held.encode() == data:
+            return signed.manifest.version
+        if held is not None and renewal.expires_at <= held.expires_at:
+            raise RenewalRefused(
+                f"a renewal until {held.expires_at} is held here, and this one is until "
+                f"{renewal.expires_at}",
+                cure="renew again; a later one counts",
+            )
+        self._store.write_state(_RENEWAL, data)
+        self._renewal = renewal
+        return signed.manifest.version
+
+    def _load_renewal(self, signed: SignedManifest) -> SignedRenewal | None:
+        """Return the renewal that was kept, if it is one of the active version."""
+        stored = self._store.read_state(_RENEWAL)
+        try:
+            return SignedRenewal.decode(stored, signed) if stored else None
+        except MksearchError:
+            return None
 
     def _keep_previous(self, following: SignedManifest) -> None:
         """Go on serving the version of now for a while, unless somebody was revoked since."""
@@ -434,6 +477,17 @@ class SearchServer:
             StorageError: nothing was published here.
         """
         return self._require_active().encode()
+
+    def renewal(self) -> bytes:
+        """Return the renewal of the active version that is held, b"" without one."""
+        held = self._renewal
+        return b"" if held is None else held.encode()
+
+    @property
+    def expires_at(self) -> int:
+        """Until when the active version is good, renewed or not: Unix seconds, 0 for none."""
+        until_s = 0 if self._active is None else self._active.manifest.expires_at
+        return until_s if self._renewal is None else max(until_s, self._renewal.expires_at)
 
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Multiply every row of a level with a query share (docs/protocol.md, step 8.3).

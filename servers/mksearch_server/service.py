@@ -216,6 +216,18 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             refuse(context, error)
             return None
 
+    async def GetRenewal(  # noqa: N802
+        self, request: search_pb2.GetRenewalRequest, context: Any
+    ) -> search_pb2.GetRenewalResponse | None:
+        """Return the renewal of the active version, if there is one."""
+        try:
+            # Nothing is in it, but what could not be decoded is refused like everywhere.
+            request.ByteSize()
+            return search_pb2.GetRenewalResponse(renewal=self._runtime.search.renewal())
+        except Exception as error:  # noqa: BLE001
+            refuse(context, error)
+            return None
+
     async def Score(  # noqa: N802
         self, request_iterator: AsyncIterator[search_pb2.ScoreRequest], context: Any
     ) -> AsyncIterator[search_pb2.ScoreResponse]:
@@ -415,6 +427,19 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             await self._runtime.on_upload(self._runtime.follow)
             log.info("version %d is active", version)
             return owner_pb2.ActivateResponse(version=version)
+        except Exception as error:  # noqa: BLE001
+            refuse(context, error)
+            return None
+
+    async def Renew(  # noqa: N802
+        self, request: owner_pb2.RenewRequest, context: Any
+    ) -> owner_pb2.RenewResponse | None:
+        """Take a renewal of the version that is served."""
+        try:
+            search = self._runtime.search
+            version = await self._runtime.on_upload(search.renew, request.renewal)
+            log.info("version %d is renewed", version)
+            return owner_pb2.RenewResponse(version=version)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
             return None

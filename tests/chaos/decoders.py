@@ -71,8 +71,10 @@ from mksearch.index.blob_list import BlobList
 from mksearch.index.catalogue import Lookup, decode_catalogue
 from mksearch.index.dictionary import Dictionary
 from mksearch.index.document import StoredDocument
+from mksearch.index.equivocation import Equivocation
 from mksearch.index.manifest import Access, Manifest, ObjectRef, SegmentRef, SignedManifest
 from mksearch.index.record import decode_record
+from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader, SegmentReader
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream, seal_stream
@@ -352,6 +354,10 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         ),
         key,
     )
+    named = [
+        SignedManifest.sign(replace(one.manifest, timestamp_key=key.public), key)
+        for one in (signed, sealed)
+    ]
     reference = signed.manifest.catalogue.to_fields()
     segment = signed.manifest.groups[0].segments[0].to_fields()
 
@@ -362,7 +368,7 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         Target(
             "signed manifest",
             lambda data: SignedManifest.decode(data, key.public, collection),
-            [signed.encode(), sealed.encode()],
+            [one.encode() for one in (signed, sealed, *named)],
             resigned,
             _covers(SignedManifest.decode),
             SignedManifest.encode,
@@ -370,11 +376,12 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         Target(
             "manifest",
             Manifest.decode,
-            [signed.body, sealed.body],
+            [one.body for one in (signed, sealed, *named)],
             mutate_cbor,
             _covers(Manifest.decode),
             Manifest.encode,
         ),
+        *_freshness_targets(named[0], key),
         Target(
             "manifest: access",
             fields(lambda value: Access.from_fields(value, Quorum())),
@@ -398,6 +405,41 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
             [codec.encode_cbor(segment)],
             mutate_cbor,
             _covers(SegmentRef.from_fields),
+        ),
+    ]
+
+
+def _freshness_targets(signed: SignedManifest, key: SigningKey) -> list[Target]:
+    """Return what reads renewals of ``signed``, by the owner's ``key`` too, and evidence."""
+    renewal = SignedRenewal.sign(signed, 1_800_000_000, key)
+    other = SignedManifest.sign(replace(signed.manifest, name="other"), key)
+    evidence = Equivocation.of(signed, other)
+    collection = signed.manifest.collection
+
+    def resigned(source: Random, samples: Sequence[bytes]) -> bytes:
+        """Change the body and sign it."""
+        if source.random() < 0.2:
+            return mutate_bytes(source, samples)
+        body = mutate_cbor(source, [sample[16:-64] for sample in samples])
+        size = len(body).to_bytes(4, "big")
+        return samples[0][:12] + size + body + key.sign(labels.RENEWAL, body)
+
+    return [
+        Target(
+            "renewal",
+            lambda data: SignedRenewal.decode(data, signed),
+            [renewal.encode()],
+            resigned,
+            _covers(SignedRenewal.decode),
+            SignedRenewal.encode,
+        ),
+        Target(
+            "evidence of two manifests",
+            lambda data: Equivocation.decode(data, key.public, collection),
+            [evidence.encode()],
+            _behind(codec.ENVELOPE_BYTES, mutate_cbor),
+            _covers(Equivocation.decode),
+            Equivocation.encode,
         ),
     ]
 

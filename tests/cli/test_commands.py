@@ -427,7 +427,9 @@ def test_an_unknown_document_ends_with_1(shared: Collection, name: str) -> None:
 def test_status_says_what_every_server_serves(collection: Collection) -> None:
     fields = collection("owner", "status", "--json").json
 
-    assert set(fields) == {"name", "version", "documents", "expires_at", "servers", "evidence"}
+    wanted = {"name", "version", "documents", "expires_at", "timestamp_key", "servers"}
+    wanted |= {"evidence", "equivocations"}
+    assert set(fields) == wanted
     assert fields["evidence"] == []
     assert (fields["name"], fields["documents"]) == ("test", N_DOCS)
     assert [server["status"] for server in fields["servers"]] == ["ok"] * 3

@@ -34,7 +34,10 @@ from tests.support.processes import (
 
 COMMANDS = ("init", "serve", "check-config", "status", "verify", "repair", "renew-certificate")
 PROGRAM = "mksearch-server"
-STATUS_FIELDS = {*("id", "listen", "server_key", "claimed", "collection", "version", "store_bytes")}
+STATUS_FIELDS = {
+    *("id", "listen", "server_key", "claimed", "collection", "version"),
+    *("expires_at", "renewed_until", "store_bytes"),
+}
 
 
 def require_server_error(done: Finished, code: int, *parts: str) -> None:

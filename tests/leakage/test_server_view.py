@@ -108,6 +108,11 @@ class WatchedServer:
         self._see("manifest", len(data))
         return data
 
+    def renewal(self) -> bytes:
+        data = self._server.renewal()
+        self._see("renewal", len(data))
+        return data
+
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         self.score_requests.append(request)
         shares = request.shares
@@ -540,6 +545,7 @@ def test_an_error_of_a_search_names_servers_and_not_the_words_asked_for(
         def __init__(self, server: SearchServer) -> None:
             self._server = server
             self.manifest, self.read_object = server.manifest, server.read_object
+            self.renewal = server.renewal
 
         def score(self, request: ScoreRequest) -> ScoreAnswer:
             sums = self._server.score(request).sums.copy()

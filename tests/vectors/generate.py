@@ -17,6 +17,7 @@ from . import (
     bad_search,
     bad_shares,
     bad_streams,
+    bad_timestamps,
     enrolment,
     good_core,
     good_index,
@@ -25,6 +26,7 @@ from . import (
     queries,
     shares,
     signed,
+    timestamps,
 )
 from .material import BAD, HERE, Json, render
 
@@ -45,6 +47,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "access_policy": access.access_policy,
     "access": access.access,
     "members": members.file,
+    "timestamp": timestamps.file,
     "shares": shares.file,
     "enrolment": enrolment.file,
     "queries": queries.file,
@@ -62,6 +65,7 @@ def bad() -> Mapping[str, Json]:
         **dict(signed.bad()),
         **bad_access.files(),
         **bad_members.files(),
+        **bad_timestamps.files(),
         **bad_shares.files(),
         **bad_enrolment.files(),
         **queries.files(),

@@ -27,7 +27,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, enrolment, members, queries, shares, signed, slow
+from . import access, enrolment, members, queries, shares, signed, slow, timestamps
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -39,6 +39,8 @@ def base_of(name: str) -> bytes:
     """Return the good file that pieces of bad ones refer to."""
     if name == "small segment":
         return unpack_bytes(case_of(load("segment"), "small")["file"])
+    if name in timestamps.BASES:
+        return timestamps.stored_base(name)
     if name in members.BASES:
         return bytes.fromhex(members.BASES[name](load("members")))
     file = load("stream")
@@ -181,6 +183,8 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "record": _fast_record,
     "record bytes": lambda case: decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_fast,
+    "renewal": lambda case: timestamps.fast_renewal(case, file_of(case["file"])),
+    "equivocation": lambda case: timestamps.fast_equivocation(case, file_of(case["file"])),
     **access.FAST,
     **members.FAST,
     **shares.FAST,
@@ -302,6 +306,8 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "record": _slow_record,
     "record bytes": lambda case: records.decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_slow,
+    "renewal": lambda case: timestamps.slow_renewal(case, file_of(case["file"])),
+    "equivocation": lambda case: timestamps.slow_equivocation(case, file_of(case["file"])),
     **access.SLOW,
     **members.SLOW,
     **shares.SLOW,

@@ -15,7 +15,18 @@ import pytest
 from mksearch import errors
 from tests.reference.refused import Refused
 
-from . import access, enrolment, generate, members, queries, readers, shares, signed, slow
+from . import (
+    access,
+    enrolment,
+    generate,
+    members,
+    queries,
+    readers,
+    shares,
+    signed,
+    slow,
+    timestamps,
+)
 from .material import BAD, HERE, Json, bad_names, load, render
 
 ROOT = HERE.parents[1]
@@ -25,6 +36,7 @@ CHECKS = {
     "access_policy": access.check_access_policy,
     "access": access.check_access,
     "members": members.check,
+    "timestamp": timestamps.check,
     "shares": shares.check,
     "enrolment": enrolment.check,
     "queries": queries.check,
@@ -104,6 +116,7 @@ def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
     wanted |= {f"12.1.{i}" for i in range(1, 4)} | {f"12.3.{i}" for i in range(1, 10)}
     wanted |= {f"12.4.{i}" for i in range(1, 5)} | {f"12.5.{i}" for i in range(1, 6)}
+    wanted |= {"14.1.1"} | {f"14.2.{i}" for i in range(1, 9)} | {f"14.3.{i}" for i in range(1, 5)}
     wanted |= {f"13.3.{i}" for i in range(1, 9)} | {f"13.4.{i}" for i in range(1, 5)}
     wanted |= {"13.5.6", "13.5.7"} | {f"13.7.{i}" for i in range(1, 11)}
     wanted |= {f"13.2.{i}" for i in range(1, 7)} | {f"13.6.{i}" for i in range(1, 12)}

@@ -107,3 +107,13 @@ class ReadObjectResponse(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class GetRenewalRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetRenewalResponse(_message.Message):
+    __slots__ = ("renewal",)
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    renewal: bytes
+    def __init__(self, renewal: _Optional[bytes] = ...) -> None: ...
