@@ -143,7 +143,9 @@ def _mark_others(
             )
 
 
-def _contradiction(found: Mapping[int, SignedManifest], on_rivals: RivalsCallback) -> ManifestRefused:
+def _contradiction(
+    found: Mapping[int, SignedManifest], on_rivals: RivalsCallback
+) -> ManifestRefused:
     """Return the error of servers that show versions of which only one can be right."""
     different = {signed.hash: signed for signed in found.values()}
     told = "; ".join(
