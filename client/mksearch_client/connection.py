@@ -56,7 +56,12 @@ _PATIENCE = 0.3
 _RETRY_S_MIN = 0.02
 #: Shortest time between pings, milliseconds: servers refuse more of them.
 _PING_MS_MIN = 2000
-_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+#: Why a call has no answer, of a server's own or other: a server that ends cuts what it has begun.
+_UNREACHABLE = {
+    grpc.StatusCode.UNAVAILABLE: "no connection",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "no answer within {timeout_s:g} s",
+    grpc.StatusCode.CANCELLED: "the call was cut",
+}
 #: Looking for every object of a large collection takes a server seconds.
 _LIST_TIMEOUT_S = 120.0
 #: Uploading a segment takes as long as it takes; pings find out if the server is gone.
@@ -260,8 +265,7 @@ class GrpcConnection:
     def _named(self, error: grpc.RpcError) -> MksearchError:
         code = error.code()
         if code in _UNREACHABLE:
-            late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-            why = f"no answer within {self._timeout_s:g} s" if late else "no connection"
+            why = _UNREACHABLE[code].format(timeout_s=self._timeout_s)
             if is_draining(error):
                 why = "it is being stopped"
             return ServerUnreachable(

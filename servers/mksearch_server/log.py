@@ -67,7 +67,10 @@ EVENTS: Final[Mapping[str, tuple[int, str]]] = {
 
 _logger = logging.getLogger("mksearch_server")
 _foreign = logging.getLogger()
+# gRPC logs a traceback for every client that hangs up, and for calls that are cut at the end, when
+# this log is closed already.
 _grpc = logging.getLogger("grpc")
+_grpc.addHandler(logging.NullHandler())
 _NONE: Final = "-"
 #: Files whose lines an error may be said to be at.
 _OWN: Final = ("mksearch", "mksearch_server")
@@ -171,11 +174,10 @@ def logging_to_stderr(log_format: str = "text") -> Iterator[None]:
     own: logging.Handler = logging.StreamHandler(sys.stderr)
     own.setFormatter(_Json() if log_format == "json" else text)
     _logger.setLevel(logging.INFO)
-    # gRPC logs a traceback for every client that hangs up.
-    added = ((_logger, own), (_foreign, _Foreign()), (_grpc, logging.NullHandler()))
+    added = ((_logger, own), (_foreign, _Foreign()))
     for logger, handler in added:
         logger.addHandler(handler)
-        logger.propagate = False
+    _logger.propagate = _grpc.propagate = False
     logging.captureWarnings(capture=True)
     try:
         yield
@@ -183,4 +185,4 @@ def logging_to_stderr(log_format: str = "text") -> Iterator[None]:
         logging.captureWarnings(capture=False)
         for logger, handler in added:
             logger.removeHandler(handler)
-            logger.propagate = True
+        _logger.propagate = _grpc.propagate = True

@@ -36,6 +36,8 @@ _STREAMS_MAX = 256
 _BEAT_S = 1.0
 #: Seconds that connections without requests get at the end, to hear of their last answers.
 _LAST_S = 0.2
+#: Seconds that calls which were cut get to let go.
+_CUT_S = 5.0
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
@@ -165,7 +167,7 @@ async def _drain(
     runtime.calls.is_draining = True
     log_event("draining", seconds=config.drain_s)
     await checks.enter_graceful_shutdown()
-    if await runtime.calls.idle(config.drain_s):
-        await server.stop(_LAST_S)
-    else:
-        await server.stop(None)
+    is_idle = await runtime.calls.idle(config.drain_s)
+    await server.stop(_LAST_S if is_idle else None)
+    # What was cut lets go of what it had begun, while the threads for that are there.
+    await runtime.calls.idle(_CUT_S)
