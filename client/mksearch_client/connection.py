@@ -30,7 +30,7 @@ from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreReq
 from mksearch.params import KEY_BYTES
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
-from mksearch_client.refusals import ServerBusy, refusal
+from mksearch_client.refusals import ServerBusy, is_draining, refusal
 from mksearch_client.trust import TlsTrust, require_address
 
 __all__ = ["Channel", "GrpcConnection", "ServerInfo"]
@@ -60,7 +60,12 @@ _PATIENCE = 0.3
 _RETRY_S_MIN = 0.02
 #: Shortest time between pings, milliseconds: servers refuse more of them.
 _PING_MS_MIN = 2000
-_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+#: Why a call has no answer, of a server's own or other: a server that ends cuts what it has begun.
+_UNREACHABLE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
 #: Looking for every object of a large collection takes a server seconds.
 _LIST_TIMEOUT_S = 120.0
 #: Uploading a segment takes as long as it takes; pings find out if the server is gone.
@@ -135,6 +140,7 @@ class GrpcConnection:
         address: HOST:PORT.
         n_busy: answers that told this client to come back later.
         is_lost: the last call found no server.
+        is_gone: it found nobody to connect to, and gRPC lets its next attempt wait.
     """
 
     def __init__(
@@ -168,6 +174,7 @@ class GrpcConnection:
         self._closed = threading.Event()
         self.n_busy = 0
         self.is_lost = False
+        self.is_gone = False
         self._started_s: list[float] = []
         self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
         self._server_key = server_key
@@ -336,9 +343,10 @@ class GrpcConnection:
             answer = work()
         except grpc.RpcError as error:
             self.is_lost = error.code() in _UNREACHABLE
+            self.is_gone = error.code() is grpc.StatusCode.UNAVAILABLE
             raise self._named(error, certificate) from None
         except ServerUnreachable as error:
-            self.is_lost = True
+            self.is_lost = self.is_gone = True
             error.server = self.server
             raise
         except ValueError as error:
@@ -349,7 +357,7 @@ class GrpcConnection:
         except MksearchError as error:
             error.server = self.server
             raise
-        self.is_lost = False
+        self.is_lost = self.is_gone = False
         return answer
 
     def _one(self, answer: _T | None) -> _T:
@@ -362,6 +370,10 @@ class GrpcConnection:
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._late()
+        if code in _UNREACHABLE and is_draining(error):
+            return self._unreachable("it is being stopped")
+        if code is grpc.StatusCode.CANCELLED:
+            return self._unreachable("the call was cut")
         if code is grpc.StatusCode.UNAVAILABLE:
             found = None if self._tls is None else self._prove_again(certificate)
             if found is None:

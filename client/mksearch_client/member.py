@@ -214,19 +214,34 @@ class Searcher(searching.Searcher):
         return self._wait_out(lambda: fetch(external_id))
 
     def _wait_out(self, work: Callable[[], _T]) -> _T:
-        """Do ``work``, again where too few servers have come to the version of the others."""
+        """Do ``work``, again where too few servers have come to the version of the others.
+
+        And once more where some are perhaps back: a fleet is restarted one server after another.
+        """
         last_s = time.monotonic() + self._switch_s
+        may_redial = True
         while True:
             self._attempts, self._is_late, self._lies = [], False, []
             try:
                 return work()
             except (NotEnoughAnswers, AnswerRefused, CredentialRefused) as error:
                 is_refused = isinstance(error, CredentialRefused)
+                if may_redial and not is_refused and self._redial():
+                    may_redial = False
+                    continue
                 meets = self._is_late or (not is_refused and self._saw_switch())
                 is_over = time.monotonic() > last_s or self._known_s() > self._switch_s
                 if is_over or not meets:
                     raise
             time.sleep(_SWITCH_POLL_S)
+
+    def _redial(self) -> bool:
+        """Dial servers anew that were gone, whatever gRPC waits for; tell whether there are any."""
+        gone = [server for server, connection in self._servers.items() if connection.is_gone]
+        for server in gone:
+            self._servers[server].close()
+            self._servers[server] = connect_to(self._profile.servers[server], self._timeout_s)
+        return bool(gone)
 
     def _known_s(self) -> float:
         """Return for how many seconds this profile has known the newest version.

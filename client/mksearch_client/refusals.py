@@ -9,11 +9,12 @@ import grpc
 from mksearch.errors import FormatError, MksearchError, ServerRefused
 from mksearch.wire.v1.error_pb2 import ErrorDetail
 
-__all__ = ["ServerBusy", "refusal"]
+__all__ = ["ServerBusy", "is_draining", "refusal"]
 
 #: Trailer that carries an ErrorDetail.
 _DETAIL_KEY = "mksearch-error-bin"
 _BUSY = "busy"
+_DRAINING = "draining"
 
 
 class ServerBusy(ServerRefused):
@@ -33,6 +34,18 @@ class ServerBusy(ServerRefused):
             server=server,
         )
         self.retry_after_ms = retry_after_ms
+
+
+def is_draining(error: grpc.RpcError) -> bool:
+    """Tell whether a server says that it is being stopped; a lie possibly."""
+    trailers: Any = error.trailing_metadata() or ()
+    for key, value in trailers:
+        if key == _DETAIL_KEY:
+            try:
+                return bool(ErrorDetail.FromString(value).code == _DRAINING)
+            except Exception:  # noqa: BLE001 - protobuf raises more than one class
+                return False
+    return False
 
 
 def refusal(error: grpc.RpcError, address: str, server: int | None) -> MksearchError:

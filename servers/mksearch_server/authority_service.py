@@ -9,7 +9,7 @@ from mksearch.errors import CredentialRefused, StorageError
 from mksearch.wire.v1 import authority_pb2, authority_pb2_grpc
 from mksearch_server.authority import EnrolMessage, IssuedPartial
 from mksearch_server.identity import Claim
-from mksearch_server.log import log
+from mksearch_server.log import log_event
 from mksearch_server.service import Runtime, refuse, require_nonce
 
 __all__ = ["AuthorityServicer"]
@@ -58,7 +58,7 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServiceServicer):
                 request.sealed,
                 self._claim(),
             )
-            log.info("holds a share of generation %d of the authority", generation)
+            log_event("share-installed", generation=generation)
             return authority_pb2.InstallShareResponse(generation=generation)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
@@ -76,7 +76,7 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServiceServicer):
                 request.sealed,
                 self._claim(),
             )
-            log.info("holds a refreshed share of generation %d of the authority", generation)
+            log_event("share-refreshed", generation=generation)
             return authority_pb2.RefreshShareResponse(generation=generation)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
@@ -94,7 +94,7 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServiceServicer):
                 request.sealed,
                 self._claim(),
             )
-            log.info("helped to repair a share of the authority")
+            log_event("repair-helped")
             return authority_pb2.HelpRepairResponse(part=part, signature=signature)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
@@ -112,7 +112,7 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServiceServicer):
                 tuple(request.parts),
                 self._claim(),
             )
-            log.info("holds a repaired share of generation %d of the authority", generation)
+            log_event("share-repaired", generation=generation)
             return authority_pb2.RepairShareResponse(generation=generation)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)

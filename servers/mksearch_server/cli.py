@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,8 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-#: Commands of the contract whose subject this release does not have yet.
-LATER = ("drain",)
+#: Seconds that a server may take to end beyond those for its running requests.
+_DRAIN_SLACK_S = 30
 
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -133,7 +134,7 @@ def _require_new(
 def serve(config: _Config, as_json: _Json = False) -> None:
     """Serve until SIGTERM or Ctrl-C; prints its address once it answers."""
     from mksearch_server.config import load_config
-    from mksearch_server.log import log_to_stderr
+    from mksearch_server.log import logging_to_stderr
     from mksearch_server.memory import bound_allocator
 
     bound_allocator()
@@ -145,14 +146,39 @@ def serve(config: _Config, as_json: _Json = False) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from mksearch_server.serve import serve as run
 
-    log_to_stderr()
-
-    def ready(address: str) -> None:
+    def ready(address: str, admin: str) -> None:
         text = f"server {loaded.id} listens on {address}"
-        _print({"id": loaded.id, "address": address}, text, as_json=as_json)
+        fields = {"id": loaded.id, "address": address}
+        if admin:
+            text += f", health and metrics on http://{admin}"
+            fields["admin"] = admin
+        _print(fields, text, as_json=as_json)
         sys.stdout.flush()
 
-    asyncio.run(run(loaded, ready))
+    with logging_to_stderr(loaded.log_format):
+        asyncio.run(run(loaded, ready))
+
+
+@app.command(epilog="Example: mksearch-server drain --config srv1/server.toml")
+def drain(
+    config: _Config,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait for its end; 30 more than drain_s by default."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Have the running server end: no new requests, those under way first."""
+    from mksearch_server.config import load_config
+    from mksearch_server.running import drain as end
+
+    loaded = load_config(config)
+    began_s = time.monotonic()
+    wait_s = loaded.drain_s + _DRAIN_SLACK_S if timeout is None else timeout
+    pid = end(loaded.data, wait_s)
+    seconds = round(time.monotonic() - began_s, 3)
+    fields = {"id": loaded.id, "pid": pid, "seconds": seconds}
+    _print(fields, f"server {loaded.id} has ended after {seconds:.1f} s", as_json=as_json)
 
 
 @app.command("check-config", epilog="Example: mksearch-server check-config --config server.toml")
@@ -172,20 +198,28 @@ def check_config(config: _Config, as_json: _Json = False) -> None:
 
 @app.command(epilog="Example: mksearch-server status --config srv1/server.toml")
 def status(config: _Config, as_json: _Json = False) -> None:
-    """Say what the server holds, from its store; it need not run."""
+    """Say what the server holds, from its store; if it runs, its metrics as well."""
     from mksearch_server.config import load_config
     from mksearch_server.inspect import describe
 
     tls = load_config(config).tls
     fields = describe(config) | ({} if tls is None else _certificate(tls))
-    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in fields.items()]
+    shown = {name: value for name, value in fields.items() if name != "metrics"}
+    lines = [f"{name.replace('_', ' ')}: {_shown(value)}" for name, value in shown.items()]
+    # Steps of histograms are for programs.
+    samples = {name: value for name, value in fields["metrics"].items() if "_bucket{" not in name}
+    lines += [f"{name}: {_shown(value)}" for name, value in samples.items()]
     _print(fields, "\n".join(lines), as_json=as_json)
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else round(value, 6)
+    return "-" if value is None else value
 
 
 def _certificate(tls: TlsConfig) -> dict[str, Any]:
     """Return what is to be said of a server's certificate; warn if it ends soon."""
-    import time
-
     from mksearch_server.certificates import TlsFiles, days_left, expiry_warning
 
     certificate = TlsFiles.read(tls).certificate
@@ -270,23 +304,6 @@ def repair(
     if done.lacks_share:
         text += "\nits share of the authority was lost: the owner has it repaired"
     _print(done.to_fields(), text, as_json=as_json)
-
-
-def _later(name: str) -> None:
-    message = f"mksearch-server {name} is not part of version {__version__}"
-
-    @app.command(
-        name,
-        hidden=True,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )
-    def _refuse(_words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise ParameterError(message, cure="mksearch-server --help lists what is")
-
-
-for _name in LATER:
-    _later(_name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from mksearch_server.certificates import (
     TlsConfig,
     read_tls,
 )
+from mksearch_server.log import LOG_FORMATS
 from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
 
 __all__ = [
@@ -64,6 +65,12 @@ drain_s = 10
 
 # Seconds that the version before is still served once another is active.
 grace_s = 60
+# HOST:PORT of health and metrics over plain HTTP, for this machine alone: loopback only.
+# Off while it is not set.  Port 0 takes a free one, and the log names it.
+# admin_listen = "127.0.0.1:9101"
+
+# "text", or "json" with one object a line.
+log_format = "text"
 """
 
 
@@ -81,6 +88,8 @@ class ServerConfig:
         max_store_bytes: largest size of the store.
         drain_s: seconds that running requests get at the end.
         grace_s: seconds that the version before is still served.
+        admin_listen: HOST:PORT of health and metrics, a loopback host; "" for off.
+        log_format: "text" or "json".
         oidc: issuer whose ID tokens count, None for none.
         tls: files of key and certificate, None for a server on loopback that goes without.
         folder: of server.toml, key and claim token; no setting of the file.
@@ -95,6 +104,8 @@ class ServerConfig:
     max_store_bytes: int = 1 << 40
     drain_s: int = 10
     grace_s: int = 60
+    admin_listen: str = ""
+    log_format: str = "text"
     oidc: OidcConfig | None = None
     tls: TlsConfig | None = None
     folder: Path = Path()
@@ -117,6 +128,16 @@ class ServerConfig:
         if self.engine not in tuple(ENGINES):
             raise ParameterError(
                 f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
+            )
+        if self.log_format not in LOG_FORMATS:
+            raise ParameterError(
+                f"log_format = {self.log_format!r} is not known",
+                cure=f"use one of {', '.join(LOG_FORMATS)}",
+            )
+        if self.admin_listen != "" and not _is_on_loopback(self.admin_listen):
+            raise ParameterError(
+                f"admin_listen = {self.admin_listen!r} is not a loopback host and port",
+                cure="health and metrics are for this machine alone: use 127.0.0.1 or [::1]",
             )
         host, _, port = self.listen.rpartition(":")
         if not _HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65535:
@@ -141,6 +162,14 @@ def dialled_host(listen: str) -> str:
     """Return the host of HOST:PORT as clients dial it, "" where it stands for all addresses."""
     host = listen.rpartition(":")[0]
     return "" if host in _ANY else host.strip("[]")
+
+
+def _is_on_loopback(address: object) -> bool:
+    """Tell whether an address is HOST:PORT of this machine."""
+    if not isinstance(address, str):
+        return False
+    host, _, port = address.rpartition(":")
+    return host in LOOPBACK and port.isdecimal() and int(port) <= 65535
 
 
 def write_config(folder: Path, server_id: int, listen: str, *, tls: bool = False) -> Path:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from mksearch.errors import StorageError, VerificationError
 from mksearch.scoring.engine import make_engine
+from mksearch_server.admin import read_samples
 from mksearch_server.config import ServerConfig, load_config
+from mksearch_server.facts import facts_of
 from mksearch_server.identity import ServerIdentity, read_claim
+from mksearch_server.running import find_running
 from mksearch_server.scrub import Findings, scrub
 from mksearch_server.search_server import SearchServer
 from mksearch_server.store import REPAIR_CURE, ObjectStore
@@ -53,31 +56,53 @@ def _open_server(
 
 
 def describe(config_path: Path) -> dict[str, Any]:
-    """Return what the server of a ``server.toml`` holds.
+    """Return what the server of a ``server.toml`` holds; of one that runs, its metrics as well.
+
+    Those are under "metrics", by name and labels, and need ``admin_listen``; shares of the
+    authority are read by the running server alone.
 
     Raises:
         MksearchError: the settings, the identity or the active version cannot be read.
     """
     config, store, identity = _open(config_path)
     claim = identity.claim
-    version = expires_at = renewed_until = 0
+    search = None
     if claim is not None:
         with _curing():
-            server = _open_server(config, store, identity)
-        version, active = server.version, server.active
-        expires_at = 0 if active is None else active.expires_at
-        renewed_until = server.expires_at if server.renewal() else 0
+            search = _open_server(config, store, identity)
+    active = None if search is None else search.active
+    facts = facts_of(config, store, make_engine(config.engine), search)
+    running = find_running(config.data)
+    admin = "" if running is None else running.admin
     return {
         "id": config.id,
         "listen": config.listen,
         "server_key": identity.signer.public.hex(),
-        "claimed": claim is not None,
         "collection": claim.collection.hex() if claim is not None else "",
-        "version": version,
-        "expires_at": expires_at,
-        "renewed_until": renewed_until,
-        "store_bytes": store.n_bytes(),
+        "expires_at": 0 if active is None else active.expires_at,
+        "renewed_until": 0 if search is None or not search.renewal() else search.expires_at,
+        "release": facts.release,
+        "engine": facts.engine,
+        "device": facts.device,
+        **{name: _plain(value) for name, (_, value) in facts.numbers().items()},
+        "claimed": facts.is_claimed,
+        "running": running is not None,
+        "pid": None if running is None else running.pid,
+        "admin": admin,
+        "metrics": _samples(admin),
     }
+
+
+def _samples(admin: str) -> dict[str, float]:
+    """Return what a server says of itself; nothing where it does not answer."""
+    with suppress(StorageError):
+        return read_samples(admin) if admin else {}
+    return {}
+
+
+def _plain(value: float | None) -> float | None:
+    """Return a number as people read it: whole seconds and bytes."""
+    return None if value is None else int(value)
 
 
 def verify_store(config_path: Path) -> Findings:

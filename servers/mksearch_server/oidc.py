@@ -20,7 +20,7 @@ from mksearch.access.attributes import Attribute, parse_attribute
 from mksearch.access.tokens import quote
 from mksearch.errors import CredentialRefused, ParameterError, PolicyError, StorageError
 from mksearch_server.fetching import fetch
-from mksearch_server.log import log
+from mksearch_server.log import log_event
 from mksearch_server.oidc_config import OidcConfig
 
 __all__ = ["ALGORITHMS", "IssuerKeys", "TokenReader"]
@@ -143,7 +143,7 @@ class IssuerKeys:
             data = fetch(url, timeout_s=self._config.timeout_s, max_bytes=_KEYS_BYTES_MAX)
             self._keys, self._fetched_s = read_keys(data), now_s
         except StorageError as error:
-            log.error("the keys of the issuer: %s", error.message)
+            log_event("issuer-keys-unread", cause=error.message)
             age_s = None if self._fetched_s is None else now_s - self._fetched_s
             # Keys that are in their time serve on; those behind it may have been withdrawn.
             if age_s is None or age_s >= self._config.cache_s:

@@ -29,7 +29,7 @@ from mksearch.index.manifest import SignedManifest
 from mksearch.scoring.engine import make_engine
 from mksearch_server.challenges import Challenges
 from mksearch_server.config import ServerConfig, load_config
-from mksearch_server.files import lock_store, sync_folder
+from mksearch_server.files import sync_folder
 from mksearch_server.identity import (
     CLAIM_STATE,
     Claim,
@@ -38,6 +38,7 @@ from mksearch_server.identity import (
     write_claim,
 )
 from mksearch_server.peer import Peer, PeerAddress
+from mksearch_server.running import StoreLock
 from mksearch_server.scrub import SMALL, Findings, copy_good, scrub
 from mksearch_server.search_server import ACTIVE_STATE, HIGHEST_STATE, SearchServer
 from mksearch_server.shares import SHARE_STATE, ShareKeeper
@@ -154,7 +155,7 @@ def repair(
             at = PeerAddress.parse(source, pins)
             peers.append(Peer(at, SystemRandom(), own=config.tls))
             stack.callback(peers[-1].close)
-        stack.callback(os.close, lock_store(config.data))
+        stack.callback(StoreLock(config.data).close)
         _finish_exchange(config.data)
         progress("proving what is here", 0.0)
         findings = scrub(config.data, named)

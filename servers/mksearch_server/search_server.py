@@ -32,6 +32,7 @@ from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreReq
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.engine import Engine
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
+from mksearch_server.warming import warm
 
 __all__ = [
     "ACTIVE_STATE",
@@ -562,6 +563,10 @@ class SearchServer:
             StorageError: there is no such object.
         """
         return self._store.read(name, offset, min(n_bytes, _READ_BYTES))
+
+    def warm(self, is_stopped: Callable[[], bool]) -> None:
+        """Read the cells of the active version ahead, until ``is_stopped``."""
+        warm(list(self._segments.values()), is_stopped)
 
     def close(self) -> None:
         """Let go of the store."""

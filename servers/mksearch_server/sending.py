@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, TypeVar
 
-from mksearch_server.log import log
+from mksearch_server.log import log_event
 from mksearch_server.status import BusyError
 
 __all__ = ["Sending"]
@@ -82,7 +82,7 @@ class _Held:
         self._timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
 
     def _give_up(self) -> None:
-        log.info("a client did not read its answer: the call is ended")
+        log_event("client-stopped-reading")
         if self._call is not None:
             self._call.cancel()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import numpy as np
@@ -15,21 +17,29 @@ from mksearch.index.geometry import LevelGeometry
 from mksearch.params import PANEL_UNIT
 from mksearch.scoring.engine import make_engine
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
+from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
+from mksearch_server.calls import CountingInterceptor
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
-from mksearch_server.files import lock_store
 from mksearch_server.identity import ServerIdentity
-from mksearch_server.log import log
+from mksearch_server.log import log_event
 from mksearch_server.memory import collecting
+from mksearch_server.running import StoreLock
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
 from mksearch_server.tls import ServerTls, TlsInterceptor
 
-__all__ = ["open_runtime", "serve"]
+__all__ = ["interceptors", "open_runtime", "serve"]
 
 #: Streams that one connection may have open.
 _STREAMS_MAX = 256
+#: Seconds between two signs of life of the event loop.
+_BEAT_S = 1.0
+#: Seconds that connections without requests get at the end, to hear of their last answers.
+_LAST_S = 0.2
+#: Seconds that calls which were cut get to let go.
+_CUT_S = 5.0
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
@@ -47,8 +57,6 @@ def open_runtime(config: ServerConfig) -> Runtime:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
     """
-    # Never closed: the lock goes with the process, however that ends.
-    lock_store(config.data)
     store = ObjectStore(config.data, config.max_store_bytes)
     identity = ServerIdentity(config.folder, store)
     engine = make_engine(config.engine)
@@ -62,27 +70,89 @@ def open_runtime(config: ServerConfig) -> Runtime:
     return Runtime(config, store, identity, engine)
 
 
-async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
+async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let running requests end.
 
     Args:
         config: of this server.
-        ready: called with the address once requests are answered.
+        ready: called with the address, and that of health and metrics ("" for none), once requests
+            are answered.
 
     Raises:
-        StorageError: the store or the TLS files are damaged, or the port is in use.
+        StorageError: the store or the TLS files are damaged, the store is in use, or a port is.
     """
     tls = None if config.tls is None else ServerTls(config.tls)
+    lock = StoreLock(config.data)
     runtime = open_runtime(config)
+    if tls is not None:
+        runtime.metrics.gauge(
+            "mksearch_certificate_expiry_seconds",
+            "Seconds until the TLS certificate expires, negative afterwards",
+            lambda: tls.ends_s - time.time(),
+        )
+    try:
+        server, port = _listening(config, runtime, tls)
+        admin = _administering(config, runtime)
+    except StorageError:
+        runtime.close()
+        raise
+    checks = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    await server.start()
+    await checks.set("", health_pb2.HealthCheckResponse.SERVING)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    host, _, _ = config.listen.rpartition(":")
+    address = f"{host}:{port}"
+    log_event(
+        "serving",
+        server=config.id,
+        address=address,
+        transport="without TLS" if tls is None else "with TLS 1.3",
+        version=runtime.version,
+    )
+    background = [loop.create_task(collecting())]
+    if admin is not None:
+        background.append(loop.create_task(_beating(admin)))
+        log_event("admin-listening", address=admin.address)
+        lock.note(admin.address)
+        admin.is_ready = True
+    runtime.warm()
+    ready(address, "" if admin is None else admin.address)
+    await stopping.wait()
+    for task in background:
+        task.cancel()
+    if admin is not None:
+        admin.is_ready = False
+    await _drain(config, runtime, server, checks)
+    runtime.close()
+    if admin is not None:
+        admin.close()
+    log_event("stopped")
+
+
+def interceptors(runtime: Runtime) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
+    """Return what every call of a server passes, in this order."""
+    return [CountingInterceptor(runtime.calls), DecodingInterceptor()]
+
+
+def _listening(
+    config: ServerConfig, runtime: Runtime, tls: ServerTls | None
+) -> tuple[grpc.aio.Server, int]:
+    """Return a server with the product's services, and its port.
+
+    Raises:
+        StorageError: the port is in use.
+    """
     guards = [] if tls is None else [TlsInterceptor()]
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[*guards, DecodingInterceptor()])
+    passed = [*guards, *interceptors(runtime)]
+    server = grpc.aio.server(options=_OPTIONS, interceptors=passed)
     search_pb2_grpc.add_SearchServiceServicer_to_server(SearchServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_OwnerServiceServicer_to_server(OwnerServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_InfoServiceServicer_to_server(InfoServicer(runtime), server)  # type: ignore[no-untyped-call]
     authority_pb2_grpc.add_AuthorityServiceServicer_to_server(AuthorityServicer(runtime), server)  # type: ignore[no-untyped-call]
-    checks = health.aio.HealthServicer()  # type: ignore[attr-defined]
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    host, _, _ = config.listen.rpartition(":")
     try:
         if tls is None:
             port = server.add_insecure_port(config.listen)
@@ -91,25 +161,35 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     except RuntimeError:
         port = 0
     if port == 0:
-        runtime.close()
         raise StorageError(
             f"{config.listen} cannot be listened on",
             cure="another program uses the port; stop it or change listen in server.toml",
         )
-    await server.start()
-    await checks.set("", health_pb2.HealthCheckResponse.SERVING)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    how = "without TLS" if tls is None else "with TLS 1.3"
-    version = runtime.version
-    log.info("server %d listens on %s:%d %s, version %d", config.id, host, port, how, version)
-    ready(f"{host}:{port}")
-    tidying = loop.create_task(collecting())
-    await stopping.wait()
-    tidying.cancel()
-    log.info("stopping: %d s for running requests", config.drain_s)
+    return server, port
+
+
+def _administering(config: ServerConfig, runtime: Runtime) -> AdminServer | None:
+    return AdminServer(config.admin_listen, runtime.metrics.text) if config.admin_listen else None
+
+
+async def _beating(admin: AdminServer) -> None:
+    """Show that the event loop turns, until cancelled."""
+    while True:
+        admin.beat()
+        await asyncio.sleep(_BEAT_S)
+
+
+async def _drain(
+    config: ServerConfig, runtime: Runtime, server: grpc.aio.Server, checks: Any
+) -> None:
+    """Refuse further requests, let those under way end, then stop.
+
+    Connections stay meanwhile: who asks is told at once to go elsewhere.
+    """
+    runtime.calls.is_draining = True
+    log_event("draining", seconds=config.drain_s)
     await checks.enter_graceful_shutdown()
-    await server.stop(config.drain_s)
-    runtime.close()
+    is_idle = await runtime.calls.idle(config.drain_s)
+    await server.stop(_LAST_S if is_idle else None)
+    # What was cut lets go of what it had begun, while the threads for that are there.
+    await runtime.calls.idle(_CUT_S)

@@ -7,6 +7,8 @@ use all cores by themselves), everything else a small pool.
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -24,13 +26,16 @@ from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
 from mksearch_server.authority import AuthorityKeeper, TokenSource
 from mksearch_server.batching import Batcher
+from mksearch_server.calls import Calls, give_status
 from mksearch_server.config import ServerConfig
-from mksearch_server.gate import QueryGate
+from mksearch_server.facts import Facts, facts_of
+from mksearch_server.gate import QueryGate, reason_of
 from mksearch_server.identity import Claim, ServerIdentity
-from mksearch_server.log import log
+from mksearch_server.log import log_event, log_fault
+from mksearch_server.metrics import Metrics
 from mksearch_server.search_server import SearchServer, Upload
 from mksearch_server.sending import Sending
-from mksearch_server.status import DETAIL_KEY, BusyError, status_of
+from mksearch_server.status import BusyError
 from mksearch_server.store import ObjectStore
 
 __all__ = [
@@ -72,11 +77,20 @@ class Runtime:
         self.authority = AuthorityKeeper(
             config.id, identity.seed, store, SystemRandom(), tokens=_token_reader(config)
         )
-        self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
+        self.metrics = Metrics()
+        self.calls = Calls(self.metrics)
+        self._batcher = Batcher(
+            self._score, self._scoring, config.max_waiting, self.metrics.pass_began
+        )
         self._search: SearchServer | None = None
+        self._closing = threading.Event()
+        self._warming = ThreadPoolExecutor(1, "warming")
         if identity.claim is not None:
             identity.keep_claim()
             self._open(identity.claim)
+        self.metrics.watch(
+            self.facts, lambda: self._batcher.n_waiting, lambda: self.sending.n_held_bytes
+        )
 
     def _open(self, claim: Claim) -> None:
         self._search = SearchServer(
@@ -112,6 +126,22 @@ class Runtime:
         """Version that is served, 0 for none."""
         return 0 if self._search is None else self._search.version
 
+    def facts(self) -> Facts:
+        """Return what this server is and holds now; on any thread."""
+        shares = self.authority.shares
+        return facts_of(
+            self.config,
+            self._store,
+            self._engine,
+            self._search,
+            shares=(shares.n_held, shares.generation),
+        )
+
+    def warm(self) -> None:
+        """Begin to read the active version ahead of those who ask."""
+        if self._search is not None:
+            self._warming.submit(self._search.warm, self._closing.is_set)
+
     def claim(self, token: str, claim: Claim) -> None:
         """Pin the owner and open the store for it."""
         self.identity.accept_claim(token, claim)
@@ -145,16 +175,23 @@ class Runtime:
             raise
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[tuple[ScoreAnswer, bytes]]:
+        began_s = time.monotonic()
         answers = self.search.score_together(requests)
         signer = self.identity.signer
-        return [
+        signed = [
             (answer, signer.score(request, answer))
             for request, answer in zip(requests, answers, strict=True)
         ]
+        n_rows = sum(answer.sums.shape[1] for answer in answers)
+        n_bytes = 2 * answers[0].sums.shape[1] * requests[0].shares.shape[1]
+        self.metrics.pass_ended(time.monotonic() - began_s, n_rows, n_bytes)
+        return signed
 
     def close(self) -> None:
         """End the threads and close the store."""
-        for pool in (self._scoring, self._storage, self._upload, self._tokens):
+        self._closing.set()
+        pools = (self._scoring, self._storage, self._upload, self._tokens, self._warming)
+        for pool in pools:
             pool.shutdown(cancel_futures=True)
         self._store.close()
 
@@ -168,17 +205,9 @@ def _token_reader(config: ServerConfig) -> TokenSource | None:
 
 
 def refuse(context: Any, error: Exception) -> None:
-    """Give the call the status and the detail of the table; the caller returns, with no answer.
-
-    gRPC's ``abort`` would do it as well, but the exception that it raises lies in a cycle with the
-    call, and every message that was read ahead for it stays in memory until a collection.
-    """
-    code, detail = status_of(error)
-    if code is grpc.StatusCode.INTERNAL:
-        log.error("internal fault: %s: %s", type(error).__name__, error)
-    context.set_trailing_metadata(((DETAIL_KEY, detail.SerializeToString()),))
-    context.set_code(code)
-    context.set_details(detail.message)
+    """Give the call the status and the detail of the table; the caller returns, with no answer."""
+    if give_status(context, error) is grpc.StatusCode.INTERNAL:
+        log_fault(error)
 
 
 def _reading(requests: Any) -> AbstractAsyncContextManager[Any]:
@@ -202,6 +231,10 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def _refuse(self, call: str, context: Any, error: Exception) -> None:
+        self._runtime.metrics.query_refused(call, reason_of(error))
+        refuse(context, error)
 
     async def GetManifest(  # noqa: N802 - named by the protocol
         self, request: search_pb2.GetManifestRequest, context: Any
@@ -254,7 +287,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
                 yield response
         except Exception as error:  # noqa: BLE001
-            refuse(context, error)
+            self._refuse("Score", context, error)
 
     async def GetRecords(  # noqa: N802
         self, request: search_pb2.GetRecordsRequest, context: Any
@@ -273,7 +306,7 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 async for response in sending.send(context, 2 * piece.elements.nbytes, messages):
                     yield response
         except Exception as error:  # noqa: BLE001
-            refuse(context, error)
+            self._refuse("GetRecords", context, error)
 
     async def ReadObject(  # noqa: N802
         self, request: search_pb2.ReadObjectRequest, context: Any
@@ -355,6 +388,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         try:
             claim = Claim(request.owner_key, request.collection)
             await self._runtime.on_upload(self._runtime.claim, request.token, claim)
+            log_event("claimed")
             return owner_pb2.ClaimResponse(
                 server_id=self._runtime.config.id, server_key=self._runtime.identity.signer.public
             )
@@ -425,7 +459,8 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
                 search.activate, request.manifest_hash, request.signature
             )
             await self._runtime.on_upload(self._runtime.follow)
-            log.info("version %d is active", version)
+            log_event("activated", version=version)
+            self._runtime.warm()
             return owner_pb2.ActivateResponse(version=version)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
@@ -438,7 +473,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         try:
             search = self._runtime.search
             version = await self._runtime.on_upload(search.renew, request.renewal)
-            log.info("version %d is renewed", version)
+            log_event("renewed", version=version)
             return owner_pb2.RenewResponse(version=version)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)

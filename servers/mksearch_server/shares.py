@@ -104,6 +104,11 @@ class ShareKeeper:
         """Generation of the newest share, 0 without one."""
         return self._shares[-1].generation if self._shares else 0
 
+    @property
+    def n_held(self) -> int:
+        """Shares that are held."""
+        return len(self._shares)
+
     def find(self, authority: bytes, generation: int) -> AuthorityShare:
         """Return the share of a generation.
 

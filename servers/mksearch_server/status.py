@@ -16,7 +16,7 @@ from mksearch.errors import (
 )
 from mksearch.wire.v1.error_pb2 import ErrorDetail
 
-__all__ = ["DETAIL_KEY", "STATUS_CODES", "BusyError", "status_of"]
+__all__ = ["DETAIL_KEY", "OWN_CODES", "STATUS_CODES", "BusyError", "DrainingError", "status_of"]
 
 #: Trailer that carries an ErrorDetail.
 DETAIL_KEY = "mksearch-error-bin"
@@ -32,12 +32,27 @@ class BusyError(MksearchError):
         self.retry_after_ms = retry_after_ms
 
 
+class DrainingError(MksearchError):
+    """The server is being stopped and takes no further requests: another one answers."""
+
+    code = "draining"
+
+    def __init__(self) -> None:
+        super().__init__("this server is being stopped", cure="ask another server")
+
+
+_INTERNAL = "internal"
+#: Codes that servers alone use; the others are those of ``mksearch.errors``.
+OWN_CODES = (BusyError.code, DrainingError.code, _INTERNAL, "publication-under-way")
+
 #: Most special first.
 STATUS_CODES: tuple[tuple[type[MksearchError], grpc.StatusCode], ...] = (
     (CredentialRefused, grpc.StatusCode.PERMISSION_DENIED),
     (NotQualified, grpc.StatusCode.PERMISSION_DENIED),
     (PolicyError, grpc.StatusCode.INVALID_ARGUMENT),
     (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    # What clients treat like a server that is not there: they go on with another at once.
+    (DrainingError, grpc.StatusCode.UNAVAILABLE),
     (ParameterError, grpc.StatusCode.INVALID_ARGUMENT),
     (FormatError, grpc.StatusCode.INVALID_ARGUMENT),
     (VerificationError, grpc.StatusCode.PERMISSION_DENIED),
@@ -62,5 +77,5 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, ErrorDetail]:
             )
             return code, detail
     return grpc.StatusCode.INTERNAL, ErrorDetail(
-        code="internal", message="the server failed", cure="its operator finds why in its log"
+        code=_INTERNAL, message="the server failed", cure="its operator finds why in its log"
     )

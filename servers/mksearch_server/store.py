@@ -273,17 +273,24 @@ class ObjectStore:
             raise _no_room(error, size) from None
 
     def _require_room(self, size: int) -> None:
-        usage = os.statvfs(self.folder)
-        free = usage.f_bavail * usage.f_frsize - _RESERVE_BYTES
-        if size > free or self.n_bytes() + size > self._max_bytes:
+        if size > self.n_free_bytes() or self.n_bytes() + size > self._max_bytes:
             raise _no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), size)
 
     def n_bytes(self) -> int:
         """Return the bytes that segments and small objects take."""
-        segments = sum(path.stat().st_size for path in self._segments.iterdir())
+        segments = 0
+        for path in self._segments.iterdir():
+            # An upload that ended meanwhile takes its file away.
+            with suppress(FileNotFoundError):
+                segments += path.stat().st_size
         return (
             segments + self._n_pending_bytes + os.stat(self.folder / OBJECTS / "data.mdb").st_size
         )
+
+    def n_free_bytes(self) -> int:
+        """Return the bytes of the disk that objects may still take."""
+        usage = os.statvfs(self.folder)
+        return usage.f_bavail * usage.f_frsize - _RESERVE_BYTES
 
     def keep_small(self, name: bytes, data: bytes) -> None:
         """Keep a small object; it is committed with others."""
@@ -348,16 +355,14 @@ class ObjectStore:
     def map(self, name: bytes) -> NDArray[np.uint8]:
         """Return the bytes of a segment as a read-only mapped array: uint8 (size,).
 
-        They are read from the disk now where the system can: else the first search of each page
-        would wait for it.
+        None of them is read yet, however many there are; ``warm`` does that.
 
         Raises:
             StorageError: there is no such segment.
         """
         try:
             with self.path(name).open("rb") as file:
-                flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-                mapped = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ)
+                mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         except (OSError, ValueError):
             raise StorageError(f"segment {name.hex()[:16]} is not stored here") from None
         return np.frombuffer(mapped, np.uint8)

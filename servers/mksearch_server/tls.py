@@ -14,7 +14,7 @@ import grpc
 
 from mksearch.errors import MksearchError
 from mksearch_server.certificates import TlsConfig, TlsFiles, expiry_warning
-from mksearch_server.log import log
+from mksearch_server.log import log_event
 
 __all__ = ["ServerTls", "TlsInterceptor"]
 
@@ -60,6 +60,11 @@ class ServerTls:
         )
 
     @property
+    def ends_s(self) -> int:
+        """Last Unix second of the certificate that is presented."""
+        return self._files.certificate.ends_s
+
+    @property
     def _wants_clients(self) -> bool:
         return self._config.client_authorities is not None
 
@@ -79,10 +84,10 @@ class ServerTls:
             try:
                 files = TlsFiles.read(self._config)
             except MksearchError as error:
-                log.warning("the old certificate stays: %s", error)
+                log_event("certificate-kept", cause=error.message)
                 return None
             self._files = files
-            log.info("a new certificate is presented from now on")
+            log_event("certificate-renewed")
             self._say()
             return _configuration(files)
 
@@ -91,7 +96,7 @@ class ServerTls:
         self._said_s = time.monotonic()
         warning = expiry_warning(self._files.certificate, time.time())
         if warning:
-            log.warning("%s", warning)
+            log_event("certificate-dates", cause=warning)
 
 
 def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:

@@ -29,7 +29,6 @@ from mksearch_server import serve
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.certificates import CERTIFICATE_NAME, KEY_NAME, TlsConfig, create_tls
 from mksearch_server.config import ServerConfig, write_config
-from mksearch_server.decoding import DecodingInterceptor
 from mksearch_server.identity import ServerIdentity, create_identity
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
@@ -157,7 +156,8 @@ class GrpcServer:
     async def _start(self) -> None:
         guards = [TlsInterceptor()] if self.tls else []
         server = grpc.aio.server(
-            options=serve._OPTIONS, interceptors=[*guards, _Heard(self), DecodingInterceptor()]
+            options=serve._OPTIONS,
+            interceptors=[*guards, _Heard(self), *serve.interceptors(self.runtime)],
         )
         for add, servicer in (
             (search_pb2_grpc.add_SearchServiceServicer_to_server, SearchServicer),

@@ -123,6 +123,7 @@ class ServerProcess:
         folder: holds server.toml, key, claim token, store and log.
         address: HOST:PORT, the same after every restart.
         token: claim token.
+        admin: HOST:PORT of health and metrics, "" for none.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class ServerProcess:
         self.folder = folder
         self.address = _LOOPBACK
         self.token = ""
+        self.admin = ""
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -167,7 +169,9 @@ class ServerProcess:
         for name, value in self._settings.items():
             line_of = f"{name} ="
             new = f"{line_of} {json.dumps(value)}"
-            lines = [new if line.startswith(line_of) else line for line in lines]
+            # What is off by default is there as a comment.
+            kept = [line for line in lines if not line.startswith((line_of, f"# {line_of}"))]
+            lines = [new, *kept]
         self.config.write_text("\n".join(lines) + "\n")
 
     def command(self, *words: str) -> Finished:
@@ -197,10 +201,14 @@ class ServerProcess:
         if not line:
             self.kill()
             raise AssertionError(f"server {self.id} did not start: {self.log()}")
-        address = json.loads(line)["address"]
+        fields = json.loads(line)
+        assert "address" in fields, fields
+        address, self.admin = fields["address"], fields.get("admin", "")
         if self.address != address:
             assert self.address == _LOOPBACK
-            self.config.write_text(self.config.read_text().replace(_LOOPBACK, address))
+            listen = f'listen = "{_LOOPBACK}"'
+            text = self.config.read_text().replace(f"\n{listen}", f'\nlisten = "{address}"')
+            self.config.write_text(text)
             self.address = address
 
     def restart(self) -> None:
