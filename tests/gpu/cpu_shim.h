@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <cstdio>
+#include <csetjmp>
 #include <cstring>
 #include <ucontext.h>
 #include <vector>
@@ -30,8 +31,11 @@ namespace on_cpu {
 constexpr int WARP = 32;
 constexpr size_t STACK_BYTES = 1 << 16;
 
+// A context is made once for each thread; changing between them needs no call of the system.
 struct Fiber {
     ucontext_t context;
+    jmp_buf place;
+    bool is_new = true;
     std::vector<char> stack = std::vector<char>(STACK_BYTES);
     bool is_done = true;
     int waits_at = 0;
@@ -43,7 +47,8 @@ struct Range {
     const char* end;
 };
 
-inline ucontext_t scheduler;
+inline ucontext_t before;
+inline jmp_buf scheduler;
 inline Fiber warp[WARP];
 inline Fiber* current;
 inline Place thread, block, block_size;
@@ -63,7 +68,8 @@ inline int lane() { return int(current - warp); }
 inline void wait(int where)
 {
     current->waits_at = where;
-    swapcontext(&current->context, &scheduler);
+    if (!_setjmp(current->place))
+        _longjmp(scheduler, 1);
     thread.x = first_thread + unsigned(lane());
 }
 
@@ -71,7 +77,20 @@ inline void enter()
 {
     body();
     current->is_done = true;
-    swapcontext(&current->context, &scheduler);
+    _longjmp(scheduler, 1);
+}
+
+// Runs a thread to its next exchange, or to its end.
+inline void go_on(Fiber* fiber)
+{
+    current = fiber;
+    if (_setjmp(scheduler))
+        return;
+    if (fiber->is_new) {
+        fiber->is_new = false;
+        setcontext(&fiber->context);
+    }
+    _longjmp(fiber->place, 1);
 }
 
 inline void run_warp(unsigned n_threads)
@@ -79,22 +98,22 @@ inline void run_warp(unsigned n_threads)
     for (unsigned n = 0; n < n_threads; n++) {
         Fiber& fiber = warp[n];
         fiber.is_done = false;
+        fiber.is_new = true;
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
         fiber.context.uc_stack.ss_size = fiber.stack.size();
-        fiber.context.uc_link = &scheduler;
+        fiber.context.uc_link = &before;
         makecontext(&fiber.context, enter, 0);
     }
     for (unsigned n_running = n_threads; n_running;) {
         n_running = 0;
         int where = -1;
         for (unsigned n = 0; n < n_threads; n++) {
-            current = &warp[n];
-            if (current->is_done)
+            if (warp[n].is_done)
                 continue;
             thread.x = first_thread + n;
-            swapcontext(&scheduler, &current->context);
-            if (current->is_done)
+            go_on(&warp[n]);
+            if (warp[n].is_done)
                 continue;
             n_running++;
             if (where >= 0 && where != current->waits_at)

@@ -92,7 +92,7 @@ def run_kernel(
         source: another text than the shipped one.
 
     Raises:
-        KernelFault: it does not compile, reads outside of its inputs, overflows, or its threads part.
+        KernelFault: it does not compile, reads outside of its inputs, overflows, or a warp parts.
     """
     library = _library(kernel.label, read_source(kernel.entry) if source is None else source)
     n_rows, n_vectors = sizes[:2]

@@ -81,8 +81,8 @@ def draw_elements(seed: int, *shape: int) -> Array:
 def test_a_kernel_gives_the_bits_of_the_reference(label: str) -> None:
     geometry = LevelGeometry(192, 128, 3)
 
-    for n_rows, n_vectors in ((1, 1), (70, 17)):
-        n_vectors = n_vectors_of(label, n_vectors)
+    for n_rows, wanted in ((1, 1), (70, 17)):
+        n_vectors = n_vectors_of(label, wanted)
         cells = draw_elements(n_rows, n_rows, geometry.width)
         assert_right(label, cells, geometry, draw_elements(9, n_vectors, geometry.width))
 
@@ -174,9 +174,12 @@ def test_a_fault_in_a_source_is_seen(label: str, old: str, new: str) -> None:
     vectors[0] = LARGEST_LIMBS if kernel.entry == "limb_panels" else 0xFFEF
     expected = NumpyEngine().score(cells, geometry, vectors)
 
-    with pytest.raises((KernelFault, AssertionError)):
+    try:
         sums = launch(kernel, cells, geometry, vectors, source=source.replace(old, new))
-        np.testing.assert_array_equal(sums, expected)
+    except (KernelFault, AssertionError):
+        pass
+    else:
+        assert (sums != expected).any()
     np.testing.assert_array_equal(launch(kernel, cells, geometry, vectors), expected)
 
 
@@ -229,7 +232,8 @@ def test_a_stored_table_counts_only_if_all_of_it_can_be_used() -> None:
     assert cuda_kernels.read_table(stored, 90) == cuda_kernels.DEFAULT_TABLE
     # Matrix units of bytes came with 8.0.
     assert cuda_kernels.read_table(stored, 75) is None
-    for wrong in (None, [], {}, stored | {"8": 5}, stored | {"8": "rows-8x2x1; rm"}):
+    unusable: tuple[object, ...] = (None, [], {}, stored | {"8": 5})
+    for wrong in (*unusable, stored | {"8": 5}, stored | {"8": "rows-8x2x1; rm"}):
         assert cuda_kernels.read_table(wrong, 90) is None
     assert cuda_kernels.usable_labels(64, 75) == ("rows-8x2x8", cuda_kernels.FLOAT64)
     assert cuda_kernels.usable_labels(1, 52) == (cuda_kernels.FLOAT64,)
