@@ -223,7 +223,7 @@ class CudaEngine:
         if not self._devices:
             raise EngineFailed(
                 f"engine 'cuda': {lost}, and no other GPU is left",
-                cure="ask another server; the operator sees to the driver and restarts this one",
+                cure="ask another server, or this one once its operator has restarted it",
             )
         self._report(f"{lost}; its rows go to {self.device}")
 

@@ -401,18 +401,28 @@ class Device:
         return function
 
     def multiply_alone(
-        self, label: str, cells: Any, geometry: LevelGeometry, vectors: Array
+        self, label: str, cells: Any, geometry: LevelGeometry, vectors: Array, sums: Any = None
     ) -> Callable[[], Any]:
         """Return what launches one kernel over device cells, for tuning and for measuring.
 
-        The sums, device uint16 (batch, rows, tables), are returned by each launch.
+        Args:
+            label: of the kernel.
+            cells: device uint16 (rows, columns), rows at least 1.
+            geometry: panels.
+            vectors: uint16 (batch, columns), below p.
+            sums: device uint16 (batch, rows, tables) to write; None makes an array.
+
+        Returns:
+            a launch, which returns the sums.
 
         Raises:
             DeviceFailed: the GPU does not work.
         """
         with self._working(), self._device:
             packed = self._pack(label, vectors)
-            sums = self._cupy.empty((len(vectors), cells.shape[0], geometry.n_tables), np.uint16)
+            if sums is None:
+                shape = (len(vectors), cells.shape[0], geometry.n_tables)
+                sums = self._cupy.empty(shape, np.uint16)
             # What is not written cannot pass for right.
             sums.fill(_POISON)
 

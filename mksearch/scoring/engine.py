@@ -102,12 +102,17 @@ class HoldingEngine(Engine, Protocol):
 
 
 class FallbackEngine:
-    """One engine for as long as it works, and another from then on."""
+    """One engine for as long as it works, and another from then on.
+
+    Attributes:
+        gpus: the first engine.
+    """
 
     name = AUTO
 
     def __init__(self, first: HoldingEngine, second: Engine, report: Callable[[str], None]) -> None:
         """Start with ``first``; ``report`` is told in one line when that ends."""
+        self.gpus = first
         self._first: HoldingEngine | None = first
         self._second = second
         self._report = report

@@ -18,7 +18,7 @@ from mksearch_server.status import BusyError
 __all__ = ["Batcher"]
 
 _T = TypeVar("_T")
-#: Vectors of one pass: two register blocks of the cpu engine.
+#: Vectors of one pass, unless it is told otherwise.
 VECTORS_MAX = 16
 #: What a refused client is told before any request was timed.
 _FIRST_GUESS_MS = 50
@@ -32,6 +32,7 @@ class Batcher(Generic[_T]):
         score: Callable[[Sequence[ScoreRequest]], Sequence[_T]],
         executor: Executor,
         max_waiting: int,
+        vectors_max: int = VECTORS_MAX,
     ) -> None:
         """Prepare to score.
 
@@ -39,10 +40,12 @@ class Batcher(Generic[_T]):
             score: scores requests of one version, segment and level, in order; runs on the thread.
             executor: has one thread.
             max_waiting: requests that may wait.
+            vectors_max: vectors of one pass.
         """
         self._score = score
         self._executor = executor
         self._max_waiting = max_waiting
+        self._vectors_max = vectors_max
         self._waiting: deque[tuple[ScoreRequest, asyncio.Future[_T]]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._pass_s = _FIRST_GUESS_MS / 1000
@@ -118,7 +121,7 @@ class Batcher(Generic[_T]):
             if future.done():
                 continue
             own = (request.version, request.segment, request.level)
-            fits = n_vectors + len(request.shares) <= VECTORS_MAX
+            fits = n_vectors + len(request.shares) <= self._vectors_max
             if place is None or (own == place and fits):
                 place = own
                 n_vectors += len(request.shares)

@@ -99,9 +99,10 @@ def serve(config: _Config, as_json: _Json = False) -> None:
 
     log_to_stderr()
 
-    def ready(address: str) -> None:
-        text = f"server {loaded.id} listens on {address}"
-        _print({"id": loaded.id, "address": address}, text, as_json=as_json)
+    def ready(address: str, device: str) -> None:
+        text = f"server {loaded.id} listens on {address}, engine {loaded.engine} on {device}"
+        fields = {"id": loaded.id, "address": address, "engine": loaded.engine, "device": device}
+        _print(fields, text, as_json=as_json)
         sys.stdout.flush()
 
     asyncio.run(run(loaded, ready))

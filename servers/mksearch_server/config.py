@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mksearch.errors import MksearchError, ParameterError
 from mksearch.params import N_SERVERS_MAX
-from mksearch.scoring.engine import ENGINES
+from mksearch.scoring.engine import AUTO, ENGINES
 from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
 
 __all__ = ["CONFIG_NAME", "ServerConfig", "load_config", "write_config"]
@@ -29,7 +29,8 @@ listen = "{listen}"
 # Folder of the store, relative to this file.
 data = "data"
 
-# "cpu" (compiled, all cores) or "numpy" (reference, slow).
+# "cpu" (compiled, all cores), "cuda" (all NVIDIA GPUs of this host), "auto" (GPUs if there are any
+# that work, else cpu) or "numpy" (reference, slow).
 engine = "cpu"
 
 # Threads of the engine; 0 takes all cores.
@@ -88,9 +89,10 @@ class ServerConfig:
                     f"{name} = {value!r} is not a number in {low}..{high}",
                     cure="use a whole number in this range",
                 )
-        if self.engine not in tuple(ENGINES):
+        engines = (*ENGINES, AUTO)
+        if self.engine not in engines:
             raise ParameterError(
-                f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
+                f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(engines)}"
             )
         host, _, port = self.listen.rpartition(":")
         if host not in LOOPBACK or not port.isdecimal() or int(port) > 65535:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mksearch.errors import StorageError, VerificationError
-from mksearch.scoring.engine import make_engine
+from mksearch.scoring.reference import NumpyEngine
 from mksearch_server.config import ServerConfig, load_config
+from mksearch_server.engines import read_engine_note
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.search_server import SearchServer
 from mksearch_server.store import ObjectStore
@@ -43,8 +44,8 @@ def _open_server(
     claim = identity.claim
     if claim is None:
         raise StorageError("this server was not claimed", cure="run mksearch owner init")
-    engine = make_engine(config.engine)
-    return SearchServer(config.id, store, claim.owner_key, engine, claim.collection)
+    # Nothing is scored here, so no GPU is touched.
+    return SearchServer(config.id, store, claim.owner_key, NumpyEngine(), claim.collection)
 
 
 def describe(config_path: Path) -> dict[str, Any]:
@@ -59,6 +60,7 @@ def describe(config_path: Path) -> dict[str, Any]:
     if claim is not None:
         with _curing():
             version = _open_server(config, store, identity).version
+    note = read_engine_note(config)
     return {
         "id": config.id,
         "listen": config.listen,
@@ -67,6 +69,8 @@ def describe(config_path: Path) -> dict[str, Any]:
         "collection": claim.collection.hex() if claim is not None else "",
         "version": version,
         "store_bytes": store.n_bytes(),
+        "engine": config.engine,
+        "device": str(note.get("device", "")),
     }
 
 

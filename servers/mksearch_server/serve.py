@@ -16,11 +16,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mksearch.errors import StorageError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import PANEL_UNIT
-from mksearch.scoring.engine import make_engine
+from mksearch.scoring.engine import device_of
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
+from mksearch_server.engines import open_engine
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log
 from mksearch_server.memory import collecting
@@ -70,11 +71,12 @@ def open_runtime(config: ServerConfig) -> Runtime:
     Raises:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
+        EngineUnavailable: the engine that is named cannot be used here.
     """
     _lock(config.data)
     store = ObjectStore(config.data, config.max_store_bytes)
     identity = ServerIdentity(config.folder, store)
-    engine = make_engine(config.engine)
+    engine = open_engine(config)
     # Loads the compiled loops, so that the first query does not wait for them.
     geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
     zeros = np.zeros((8, geometry.width), np.uint16)
@@ -85,12 +87,13 @@ def open_runtime(config: ServerConfig) -> Runtime:
     return Runtime(config, store, identity, engine)
 
 
-async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
+async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let running requests end.
 
     Args:
         config: of this server.
-        ready: called with the address once requests are answered.
+        ready: called with the address, and with what the engine runs on, once requests are
+            answered.
 
     Raises:
         StorageError: the store is damaged, or the port is in use.
@@ -121,7 +124,7 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     log.info("server %d listens on %s:%d, version %d", config.id, host, port, runtime.version)
-    ready(f"{host}:{port}")
+    ready(f"{host}:{port}", device_of(runtime.engine))
     tidying = loop.create_task(collecting())
     await stopping.wait()
     tidying.cancel()

@@ -19,7 +19,7 @@ from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import ParameterError, StorageError
 from mksearch.messages import ScoreAnswer, ScoreRequest
-from mksearch.scoring.engine import Engine
+from mksearch.scoring.engine import Engine, vectors_at_once
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
 from mksearch_server.authority import AuthorityKeeper, TokenSource
@@ -60,7 +60,7 @@ class Runtime:
         self.config = config
         self.identity = identity
         self._store = store
-        self._engine = engine
+        self.engine = engine
         self._scoring = ThreadPoolExecutor(1, "scoring")
         self._storage = ThreadPoolExecutor(4, "storage")
         # Uploads change the store: one at a time, in the order in which they came.
@@ -72,14 +72,16 @@ class Runtime:
         self.authority = AuthorityKeeper(
             config.id, identity.seed, store, SystemRandom(), tokens=_token_reader(config)
         )
-        self._batcher = Batcher(self._score, self._scoring, config.max_waiting)
+        self._batcher = Batcher(
+            self._score, self._scoring, config.max_waiting, vectors_at_once(engine)
+        )
         self._search: SearchServer | None = None
         if identity.claim is not None:
             self._open(identity.claim)
 
     def _open(self, claim: Claim) -> None:
         self._search = SearchServer(
-            self.config.id, self._store, claim.owner_key, self._engine, claim.collection
+            self.config.id, self._store, claim.owner_key, self.engine, claim.collection
         )
         self.follow()
 
