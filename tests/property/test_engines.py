@@ -32,8 +32,9 @@ SHIMMED_PRODUCTS_MAX = 200_000
 @pytest.fixture(params=["numpy", "cpu", "cuda", "shimmed"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Give every engine; "cuda" needs a GPU, "shimmed" is its code on the processor."""
+    simple: dict[str, Engine] = {"numpy": NUMPY, "cpu": CPU}
     name: str = request.param
-    return {"numpy": NUMPY, "cpu": CPU}.get(name) or require_engine(name)
+    return simple[name] if name in simple else require_engine(name)
 
 
 GEOMETRIES = st.builds(
