@@ -184,6 +184,18 @@ def test_what_was_streamed_is_held_once_there_is_room() -> None:
     assert engine.held_bytes() >= held // 2 > 0
 
 
+@pytest.mark.parametrize("n_gpus", [1, 2, 5])
+def test_any_number_of_gpus_gives_the_same_bits(n_gpus: int) -> None:
+    engine, cupy = make(*[ROOMY] * n_gpus)
+    cells, vectors = level(1, 2)
+    equal = np.repeat(cells, 997, axis=0)
+
+    for rows in (equal, level(997, 2)[0], cells):
+        assert_right(engine, rows, vectors, (rows.tobytes()[:32], len(rows)))
+
+    assert {number for _, number in cupy.launches} == set(range(n_gpus))
+
+
 def test_rows_are_split_by_free_memory() -> None:
     engine, cupy = make(1 << 29, ROOMY + (1 << 29))
     cells, vectors = level(1600, 1)
