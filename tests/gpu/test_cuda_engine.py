@@ -190,8 +190,8 @@ def test_any_number_of_gpus_gives_the_same_bits(n_gpus: int) -> None:
     cells, vectors = level(1, 2)
     equal = np.repeat(cells, 997, axis=0)
 
-    for rows in (equal, level(997, 2)[0], cells):
-        assert_right(engine, rows, vectors, (rows.tobytes()[:32], len(rows)))
+    for number, rows in enumerate((equal, level(997, 2)[0], cells)):
+        assert_right(engine, rows, vectors, (b"a", number))
 
     assert {number for _, number in cupy.launches} == set(range(n_gpus))
 
