@@ -189,20 +189,19 @@ class CudaEngine:
         vectors = np.ascontiguousarray(vectors)
         if not self._devices:
             self._open_again()
-        is_emptied = False
         while True:
             try:
                 shares = self._place(key, cells)
                 self._run(shares, (cells, geometry, vectors, out))
                 return out
             except DeviceFailed as failed:
-                if failed.is_memory and not is_emptied:
-                    # Another process took it: from now on everything is streamed.
-                    is_emptied = True
-                    self._release_all()
-                    key = None
-                    continue
-                self._lose(failed)
+                # Without the traceback, whose frames hold on to memory of the GPU.
+                lost = DeviceFailed(failed.device, failed.reason, is_memory=failed.is_memory)
+            if lost.is_memory and self._make_room(lost.device):
+                # Another process took it: this pass is streamed, in pieces that fit.
+                key = None
+            else:
+                self._lose(lost)
 
     def _open_again(self) -> None:
         try:
@@ -210,6 +209,14 @@ class CudaEngine:
         except EngineUnavailable as error:
             raise EngineFailed(error.message, cure="restart the server") from None
         self._report(f"{self.device} is used again")
+
+    def _make_room(self, device: Device) -> bool:
+        """Let go of all cells and of large buffers; return False where that was done already."""
+        self._release_all()
+        try:
+            return device.shrink()
+        except DeviceFailed:
+            return False
 
     def _lose(self, failed: DeviceFailed) -> None:
         """Leave a GPU out.

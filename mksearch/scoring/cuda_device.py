@@ -157,6 +157,12 @@ class _Lane:
             self._pending = None
             np.copyto(target, staged)
 
+    def drop_buffers(self) -> None:
+        """Wait for everything that was started, and give the buffers back."""
+        self.stream.synchronize()
+        self._pending = None
+        self._buffers.clear()
+
     def abandon(self) -> None:
         """Forget what was started: nothing is handed out."""
         self._pending = None
@@ -279,6 +285,21 @@ class Device:
         except RuntimeError:
             # A lost GPU has lost its memory as well.
             return
+
+    def shrink(self) -> bool:
+        """Go on with smaller buffers; return False where they are as small as can be.
+
+        Raises:
+            DeviceFailed: the GPU does not work.
+        """
+        if self._piece_bytes <= PIECE_BYTES_MIN:
+            return False
+        with self._working(), self._device:
+            for lane in self._lanes:
+                lane.drop_buffers()
+            self._cupy.get_default_memory_pool().free_all_blocks()
+        self._piece_bytes = max(PIECE_BYTES_MIN, self._piece_bytes // 4)
+        return True
 
     # --- scoring
 

@@ -139,8 +139,8 @@ def test_what_does_not_fit_is_streamed_within_the_memory_that_is_allowed() -> No
     assert cells.nbytes > memory
     cupy.peak[0] = 0
 
-    for _ in range(2):
-        assert_right(engine, cells, vectors)
+    for number in (0, 0, 1):
+        assert_right(engine, cells, vectors, (b"a", number))
 
     assert 0 < engine.held_bytes() < memory
     assert cupy.peak[0] <= memory
@@ -154,6 +154,19 @@ def test_memory_that_is_gone_by_the_time_it_is_asked_for_is_no_failure() -> None
     cupy.memory[0] = cupy.used[0] + (2 << 20)
 
     assert_right(engine, cells, vectors)
+
+
+def test_without_room_for_sums_what_is_held_gives_way() -> None:
+    engine, cupy = make()
+    cells, vectors = level(2000, 20)
+    assert_right(engine, cells, vectors[:1])
+    held = engine.held_bytes()
+    cupy.memory[0] = cupy.used[0]
+
+    assert_right(engine, cells, vectors)
+
+    assert held > 0
+    assert engine.held_bytes() == 0
 
 
 def test_segments_that_are_served_no_longer_are_let_go() -> None:
