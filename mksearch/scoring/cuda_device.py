@@ -29,6 +29,7 @@ from mksearch.scoring.cuda_kernels import (
     read_table,
     usable_labels,
 )
+from mksearch.scoring.cuda_lane import Lane
 from mksearch.scoring.reference import NumpyEngine
 
 __all__ = ["Device", "DeviceFailed", "Held", "Piece"]
@@ -108,66 +109,6 @@ class _Job:
     out: Array
 
 
-class _Lane:
-    """A stream and its buffers, which grow to what was needed."""
-
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
-        self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._buffers: dict[str, Any] = {}
-        self._pending: tuple[Array, Array] | None = None
-
-    def pinned(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return page-locked host memory as uint16 of ``shape``; its content is lost."""
-        count = int(np.prod(shape))
-        memory = self._buffers.get(name)
-        if memory is None or len(memory) < 2 * count:
-            self._buffers.pop(name, None)
-            memory = self._buffers[name] = memoryview(
-                self._cupy.cuda.alloc_pinned_memory(2 * count)
-            )
-        return np.frombuffer(memory, np.uint16, count).reshape(shape)
-
-    def on_device(self, name: str, shape: tuple[int, ...]) -> Any:
-        """Return a device buffer as uint16 of ``shape``; its content is lost."""
-        count = int(np.prod(shape))
-        memory = self._buffers.get(name)
-        if memory is None or memory.size < count:
-            self._buffers.pop(name, None)
-            memory = self._buffers[name] = self._cupy.empty((count,), np.uint16)
-        return memory[:count].reshape(shape)
-
-    def upload(self, rows: Array, target: Any) -> None:
-        """Start to copy mapped rows into a device array; the lane was finished before."""
-        staged = self.pinned("cells from", rows.shape)
-        np.copyto(staged, rows)
-        target.data.copy_from_host_async(staged.ctypes.data, staged.nbytes, self.stream)
-
-    def download(self, sums: Any, target: Array) -> None:
-        """Start to copy sums to the host; ``finish`` brings them to ``target``."""
-        staged = self.pinned("sums to", sums.shape)
-        sums.data.copy_to_host_async(staged.ctypes.data, staged.nbytes, self.stream)
-        self._pending = staged, target
-
-    def finish(self) -> None:
-        """Wait for everything that was started, and hand out what came."""
-        self.stream.synchronize()
-        if self._pending is not None:
-            staged, target = self._pending
-            self._pending = None
-            np.copyto(target, staged)
-
-    def drop_buffers(self) -> None:
-        """Wait for everything that was started, and give the buffers back."""
-        self.stream.synchronize()
-        self._pending = None
-        self._buffers.clear()
-
-    def abandon(self) -> None:
-        """Forget what was started: nothing is handed out."""
-        self._pending = None
-
-
 class Device:
     """One GPU.
 
@@ -218,7 +159,7 @@ class Device:
                 self.kind = f"{card}, {self.capability}, mksearch {__version__}"
                 if self._memory() < min(memory_bytes or MEMORY_MIN, MEMORY_MIN):
                     raise DeviceFailed(self, f"{self._memory() >> 20} MB are free", is_memory=True)
-                self._lanes = [_Lane(cupy) for _ in range(_N_LANES)]
+                self._lanes = [Lane(cupy) for _ in range(_N_LANES)]
                 self._piece_bytes = max(
                     PIECE_BYTES_MIN, min(PIECE_BYTES_MAX, self._memory() // _PIECES)
                 )
@@ -347,7 +288,7 @@ class Device:
             for lane in self._lanes:
                 lane.abandon()
 
-    def _start(self, lane: _Lane, label: str, packed: Any, piece: Piece, job: _Job) -> None:
+    def _start(self, lane: Lane, label: str, packed: Any, piece: Piece, job: _Job) -> None:
         """Start all steps of a piece on a lane, whose stream is the current one."""
         n_rows, n_vectors = piece.stop - piece.start, len(job.vectors)
         cells = piece.on_device
