@@ -12,6 +12,8 @@ __all__ = [
     "AnalyzerError",
     "AnswerRefused",
     "CredentialRefused",
+    "EngineFailed",
+    "EngineUnavailable",
     "EpochPassed",
     "FormatError",
     "InputError",
@@ -183,6 +185,19 @@ class StorageError(MksearchError):
     """A server's store refuses: not authorised, not listed, not whole, or damaged."""
 
     code = "storage"
+
+
+class EngineUnavailable(MksearchError):
+    """An engine cannot be used on this machine: no library, no driver, no device that works."""
+
+    code = "engine-unavailable"
+    exit_code = 2
+
+
+class EngineFailed(MksearchError):
+    """An engine failed while it computed; nothing was answered, and the next call tries anew."""
+
+    code = "engine-failed"
 
 
 class VerificationError(MksearchError):

@@ -18,7 +18,7 @@ from mksearch_server.status import BusyError
 __all__ = ["Batcher"]
 
 _T = TypeVar("_T")
-#: Vectors of one pass: two register blocks of the cpu engine.
+#: Vectors of one pass, unless it is told otherwise.
 VECTORS_MAX = 16
 #: What a refused client is told before any request was timed.
 _FIRST_GUESS_MS = 50
@@ -41,6 +41,7 @@ class Batcher(Generic[_T]):
         executor: Executor,
         max_waiting: int,
         began: Callable[[int, Sequence[float]], None] = lambda _n_vectors, _waited_s: None,
+        vectors_max: int = VECTORS_MAX,
     ) -> None:
         """Prepare to score.
 
@@ -49,11 +50,13 @@ class Batcher(Generic[_T]):
             executor: has one thread.
             max_waiting: requests that may wait.
             began: told of every pass: its vectors, and the seconds that each request waited.
+            vectors_max: vectors of one pass.
         """
         self._score = score
         self._executor = executor
         self._max_waiting = max_waiting
         self._began = began
+        self._vectors_max = vectors_max
         self._waiting: deque[_Waiting[_T]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._pass_s = _FIRST_GUESS_MS / 1000
@@ -135,7 +138,7 @@ class Batcher(Generic[_T]):
                 continue
             request = waiting.request
             own = (request.version, request.segment, request.level)
-            fits = n_vectors + len(request.shares) <= VECTORS_MAX
+            fits = n_vectors + len(request.shares) <= self._vectors_max
             if place is None or (own == place and fits):
                 place = own
                 n_vectors += len(request.shares)

@@ -146,9 +146,9 @@ def serve(config: _Config, as_json: _Json = False) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from mksearch_server.serve import serve as run
 
-    def ready(address: str, admin: str) -> None:
-        text = f"server {loaded.id} listens on {address}"
-        fields = {"id": loaded.id, "address": address}
+    def ready(address: str, admin: str, device: str) -> None:
+        text = f"server {loaded.id} listens on {address}, engine {loaded.engine} on {device}"
+        fields = {"id": loaded.id, "address": address, "engine": loaded.engine, "device": device}
         if admin:
             text += f", health and metrics on http://{admin}"
             fields["admin"] = admin

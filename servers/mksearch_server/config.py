@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mksearch.errors import MksearchError, ParameterError
 from mksearch.params import N_SERVERS_MAX
-from mksearch.scoring.engine import ENGINES
+from mksearch.scoring.engine import AUTO, ENGINES
 from mksearch_server.certificates import (
     CERTIFICATE_NAME,
     KEY_NAME,
@@ -48,7 +48,8 @@ listen = "{listen}"
 # Folder of the store, relative to this file.
 data = "data"
 
-# "cpu" (compiled, all cores) or "numpy" (reference, slow).
+# "cpu" (compiled, all cores), "cuda" (all NVIDIA GPUs of this host), "auto" (GPUs if there are any
+# that work, else cpu) or "numpy" (reference, slow).
 engine = "cpu"
 
 # Threads of the engine; 0 takes all cores.
@@ -125,9 +126,10 @@ class ServerConfig:
                     f"{name} = {value!r} is not a number in {low}..{high}",
                     cure="use a whole number in this range",
                 )
-        if self.engine not in tuple(ENGINES):
+        engines = (*ENGINES, AUTO)
+        if self.engine not in engines:
             raise ParameterError(
-                f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
+                f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(engines)}"
             )
         if self.log_format not in LOG_FORMATS:
             raise ParameterError(

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mksearch import __version__
-from mksearch.scoring.engine import Engine
+from mksearch.scoring.engine import Engine, device_of
 from mksearch_server.config import ServerConfig
 from mksearch_server.search_server import SearchServer
 from mksearch_server.store import ObjectStore
 
-__all__ = ["Facts", "device_of", "facts_of"]
+__all__ = ["Facts", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,3 @@ def facts_of(
         share_generation=None if shares is None else shares[1],
     )
 
-
-def device_of(engine: Engine) -> str:
-    """Return what an engine computes on: its ``device``, or the processor."""
-    return str(getattr(engine, "device", "cpu"))

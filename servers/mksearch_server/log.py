@@ -28,7 +28,7 @@ LOG_FORMATS: Final = ("text", "json")
 #: Every field that a line may have, and its type.
 FIELDS: Final[Mapping[str, type]] = {
     "address": str,  # HOST:PORT that this server listens on
-    "cause": str,  # why the issuer's keys or the TLS files are not used; what their dates say
+    "cause": str,  # why the issuer's keys, the TLS files or an engine are not used
     "generation": int,  # of this server's share
     "kind": str,  # class of an error
     "part": str,  # library that a warning is of
@@ -52,6 +52,8 @@ EVENTS: Final[Mapping[str, tuple[int, str]]] = {
         "a client did not read its answer: the call is ended",
     ),
     "draining": (logging.INFO, "stopping: {seconds} s for running requests"),
+    "engine-changed": (logging.WARNING, "the engine: {cause}"),
+    "engine-unnoted": (logging.WARNING, "what the engine runs on cannot be noted ({reason})"),
     "internal-fault": (logging.ERROR, "internal fault: {kind} at {place} ({reason})"),
     "issuer-keys-unread": (logging.ERROR, "the keys of the issuer: {cause}"),
     "library-warning": (logging.WARNING, "a warning of {part}: {kind} at {place} ({reason})"),

@@ -30,7 +30,7 @@ from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
-from mksearch.scoring.engine import Engine
+from mksearch.scoring.engine import Engine, keep_only, score_level
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -206,6 +206,7 @@ class SearchServer:
         self._clock = clock
         self._renewal: SignedRenewal | None = None
         self._highest: SignedManifest | None = None
+        self._is_previous_kept = False
         highest = store.read_state(HIGHEST_STATE)
         if highest is not None:
             self._highest = SignedManifest.decode(highest, owner_key, collection)
@@ -382,6 +383,7 @@ class SearchServer:
         self._keep_previous(signed)
         self._segments, self._active, self._renewal = segments, signed, None
         self._proposed = self._highest = None
+        self._let_go()
         return signed.manifest.version
 
     def renew(self, data: bytes) -> int:
@@ -424,6 +426,23 @@ class SearchServer:
             if served.goes_on(following):
                 self._previous = served
                 self._previous_until = time.monotonic() + self._grace_s
+
+    def _let_go(self) -> None:
+        """Have the engine keep only cells of the versions that are served."""
+        previous = self._previous
+        self._is_previous_kept = previous is not None
+        segments = set(self._segments)
+        if previous is not None:
+            segments |= set(previous.segments)
+        with _SCORING:
+            keep_only(self._engine, segments)
+
+    def _let_go_of_previous(self) -> None:
+        """Have the engine let go of the version before, once it is served no longer."""
+        if self._is_previous_kept and time.monotonic() >= self._previous_until:
+            self._is_previous_kept = False
+            with _SCORING:
+                keep_only(self._engine, set(self._segments))
 
     def _proposal(self, manifest_hash: bytes) -> _Proposal:
         if self._proposed is None or self._proposed.signed.hash != manifest_hash:
@@ -514,8 +533,12 @@ class SearchServer:
         if len({array.shape[1:] for array in shares}) != 1:
             raise ParameterError("query shares have different numbers of columns")
         geometry = segment.header.layout.levels[first.level]
+        self._let_go_of_previous()
+        key = first.segment, first.level
         with _SCORING:
-            sums = self._engine.score(segment.level(first.level), geometry, np.concatenate(shares))
+            sums = score_level(
+                self._engine, key, segment.level(first.level), geometry, np.concatenate(shares)
+            )
         answers = []
         at = 0
         for request in requests:

@@ -15,13 +15,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mksearch.errors import StorageError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import PANEL_UNIT
-from mksearch.scoring.engine import make_engine
+from mksearch.scoring.engine import device_of
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
 from mksearch_server.calls import CountingInterceptor
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
+from mksearch_server.engines import open_engine
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log_event
 from mksearch_server.memory import collecting
@@ -56,10 +57,11 @@ def open_runtime(config: ServerConfig) -> Runtime:
     Raises:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
+        EngineUnavailable: the engine that is named cannot be used here.
     """
     store = ObjectStore(config.data, config.max_store_bytes)
     identity = ServerIdentity(config.folder, store)
-    engine = make_engine(config.engine)
+    engine = open_engine(config)
     # Loads the compiled loops, so that the first query does not wait for them.
     geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
     zeros = np.zeros((8, geometry.width), np.uint16)
@@ -70,13 +72,13 @@ def open_runtime(config: ServerConfig) -> Runtime:
     return Runtime(config, store, identity, engine)
 
 
-async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None:
+async def serve(config: ServerConfig, ready: Callable[[str, str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let running requests end.
 
     Args:
         config: of this server.
-        ready: called with the address, and that of health and metrics ("" for none), once requests
-            are answered.
+        ready: called with the address, that of health and metrics ("" for none), and what the
+            engine runs on, once requests are answered.
 
     Raises:
         StorageError: the store or the TLS files are damaged, the store is in use, or a port is.
@@ -120,7 +122,7 @@ async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None
         lock.note(admin.address)
         admin.is_ready = True
     runtime.warm()
-    ready(address, "" if admin is None else admin.address)
+    ready(address, "" if admin is None else admin.address, device_of(runtime.engine))
     await stopping.wait()
     for task in background:
         task.cancel()

@@ -21,7 +21,7 @@ from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import ParameterError, StorageError
 from mksearch.messages import ScoreAnswer, ScoreRequest
-from mksearch.scoring.engine import Engine
+from mksearch.scoring.engine import Engine, vectors_at_once
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
 from mksearch_server.authority import AuthorityKeeper, TokenSource
@@ -65,7 +65,7 @@ class Runtime:
         self.config = config
         self.identity = identity
         self._store = store
-        self._engine = engine
+        self.engine = engine
         self._scoring = ThreadPoolExecutor(1, "scoring")
         self._storage = ThreadPoolExecutor(4, "storage")
         # Uploads change the store: one at a time, in the order in which they came.
@@ -80,7 +80,11 @@ class Runtime:
         self.metrics = Metrics()
         self.calls = Calls(self.metrics)
         self._batcher = Batcher(
-            self._score, self._scoring, config.max_waiting, self.metrics.pass_began
+            self._score,
+            self._scoring,
+            config.max_waiting,
+            self.metrics.pass_began,
+            vectors_at_once(engine),
         )
         self._search: SearchServer | None = None
         self._closing = threading.Event()
@@ -97,7 +101,7 @@ class Runtime:
             self.config.id,
             self._store,
             claim.owner_key,
-            self._engine,
+            self.engine,
             claim.collection,
             grace_s=self.config.grace_s,
         )
@@ -132,7 +136,7 @@ class Runtime:
         return facts_of(
             self.config,
             self._store,
-            self._engine,
+            self.engine,
             self._search,
             shares=(shares.n_held, shares.generation),
         )
