@@ -326,6 +326,10 @@ class SearchServer:
     def _open_segments(self, signed: SignedManifest) -> dict[bytes, SegmentReader]:
         opened = {}
         for segment in signed.manifest.segments():
+            if segment.id in self._segments:
+                # Mapped already: most segments outlive many versions.
+                opened[segment.id] = self._segments[segment.id]
+                continue
             reader = SegmentReader(self._store.map(segment.id))
             if reader.id != segment.id:
                 raise FormatError(

@@ -536,9 +536,7 @@ async def _any_status(exchange: Exchange, messages: Messages) -> Messages:
     for message in held[: draw((0, 0, len(held)))]:
         yield message
     codes = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
-    trailers = draw(
-        ((), _detail(exchange), ((DETAIL_KEY, b"\xff\xff\xff"),), ((DETAIL_KEY, b""),))
-    )
+    trailers = draw(((), _detail(exchange), ((DETAIL_KEY, b"\xff\xff\xff"),), ((DETAIL_KEY, b""),)))
     exchange.context.set_trailing_metadata(trailers)
     await exchange.context.abort(draw(codes), draw(_TEXTS))
 

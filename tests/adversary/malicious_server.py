@@ -289,9 +289,7 @@ class MaliciousServer:
 
     async def _start(self) -> str:
         options = (*serve._OPTIONS, ("grpc.max_send_message_length", -1))
-        server = grpc.aio.server(
-            options=options, interceptors=[_Wire(self), DecodingInterceptor()]
-        )
+        server = grpc.aio.server(options=options, interceptors=[_Wire(self), DecodingInterceptor()])
         for add, servicer in (
             (search_pb2_grpc.add_SearchServiceServicer_to_server, SearchServicer),
             (owner_pb2_grpc.add_OwnerServiceServicer_to_server, OwnerServicer),

@@ -144,9 +144,12 @@ def test_correctness_with_two_liars_of_three_no_hit_is_shown_and_the_honest_one_
 def test_completeness_no_row_can_be_hidden_one_after_another(stage: Stage) -> None:
     plain = {query: _plain().search(query, 10) for query in QUERIES}
     assert all(plain.values())
-    n_rows = stage.servers[1].search.segment(
-        stage.signed.manifest.groups[0].segments[0].id
-    ).level(0).shape[0]
+    n_rows = (
+        stage.servers[1]
+        .search.segment(stage.signed.manifest.groups[0].segments[0].id)
+        .level(0)
+        .shape[0]
+    )
     liar = stage.servers[1]
     with stage.searcher() as searcher:
         searcher.search(QUERY)
@@ -269,9 +272,7 @@ def test_availability_a_server_that_says_it_is_not_healthy_is_used_all_the_same(
 
     class Sick(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         async def Check(self, request: object, context: object) -> object:  # noqa: N802
-            return health_pb2.HealthCheckResponse(
-                status=health_pb2.HealthCheckResponse.NOT_SERVING
-            )
+            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
 
     health_pb2_grpc.add_HealthServicer_to_server(Sick(), liar._server)
     assert _require_right(stage.search(QUERY)) == "ok"

@@ -95,7 +95,6 @@ LIMITS = (
 )
 
 
-
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]

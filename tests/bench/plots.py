@@ -74,9 +74,7 @@ def draw(measured: dict[str, Any], folder: Path) -> list[str]:
     return sorted(drawn)
 
 
-def _latency(
-    axes: Any, rows: list[dict[str, Any]], limits: list[tuple[float, float]]
-) -> None:
+def _latency(axes: Any, rows: list[dict[str, Any]], limits: list[tuple[float, float]]) -> None:
     rows = sorted(rows, key=lambda row: float(row["documents"]))
     documents = [row["documents"] / 1000 for row in rows]
     axes.plot(documents, [row["median_ms"] for row in rows], "o-", color=_INK, label="median")

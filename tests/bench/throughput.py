@@ -67,9 +67,7 @@ def measure(bench: Bench) -> PartResult:
     )
 
 
-def _seconds_a_query(
-    bench: Bench, published: Published, searcher: Searcher, at_once: int
-) -> float:
+def _seconds_a_query(bench: Bench, published: Published, searcher: Searcher, at_once: int) -> float:
     """Return the processor time of server 1 for a query, with ``at_once`` under way."""
     view = searcher.refresh().views[0]
     queries = published.corpus.short

@@ -275,9 +275,7 @@ def check_access(file: Json) -> None:
         s = reference.exponent(bytes.fromhex(entry["s"]))
         v = [reference.coefficient(d) for d in _unhex(entry["v"])]
         r = [reference.exponent(d) for d in _unhex(entry["r"])]
-        header, made = reference.encapsulate(
-            parameters, policy, file["epoch"], context, s, v, r
-        )
+        header, made = reference.encapsulate(parameters, policy, file["epoch"], context, s, v, r)
         assert header.hex() == entry["header"]
         assert made.hex() == entry["abe_key"]
         key_file = bytes.fromhex(file["key"])
