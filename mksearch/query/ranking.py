@@ -70,6 +70,10 @@ class Source:
                 return
             yield -(-factor * bound // denominator), int(row)
 
+    def live_members(self, row: int, record: Record) -> Sequence[Member]:
+        """Return the documents of a record that were neither deleted nor replaced."""
+        return self.segment.live_members(row, record)
+
     def score(self, record: Record) -> int:
         """Return the exact score of a record under today's statistics."""
         term_ids, weights = self.group.record_weights(record)
@@ -191,7 +195,7 @@ class Ranking:
         self.n_records += 1
         score = self._sources[source].score(record)
         if score > 0:
-            members = self._sources[source].segment.live_members(row, record)
+            members = self._sources[source].live_members(row, record)
             self._found += [Hit(score, member, source, row) for member in members]
 
     def hits(self) -> list[Hit]:

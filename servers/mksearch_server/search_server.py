@@ -26,6 +26,9 @@ from mksearch_server.store import ObjectStore, ObjectWriter
 __all__ = ["PublicationUnderWay", "SearchServer", "Upload"]
 
 _ACTIVE = "manifest"
+#: Names of objects that a version before listed and the active one does not.
+_OBSOLETE = "obsolete"
+_NAME_BYTES = 32
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
 _SLOTS_PER_PIECE = 128
@@ -178,6 +181,9 @@ class SearchServer:
         self._segments: Mapping[bytes, SegmentReader] = {}
         self._previous: _Served | None = None
         self._previous_until = 0.0
+        obsolete = store.read_state(_OBSOLETE) or b""
+        starts = range(0, len(obsolete), _NAME_BYTES)
+        self._obsolete = {obsolete[at : at + _NAME_BYTES] for at in starts}
         stored = store.read_state(_ACTIVE)
         if stored is not None:
             active = SignedManifest.decode(stored, owner_key, collection)
@@ -302,6 +308,10 @@ class SearchServer:
                 cure="publish again; only what is missing is sent",
             )
         segments = self._open_segments(signed)
+        # First: what is noted and still listed is never erased, what is not noted never either.
+        self._note_obsolete(
+            self._listed(self._active) - self._proposal(manifest_hash).listed.keys()
+        )
         self._store.write_state(_ACTIVE, signed.encode())
         self._keep_previous(signed)
         self._segments, self._active = segments, signed
@@ -316,6 +326,43 @@ class SearchServer:
             if served.goes_on(following):
                 self._previous = served
                 self._previous_until = time.monotonic() + self._grace_s
+
+    def _listed(self, signed: SignedManifest | None) -> set[bytes]:
+        """Return the names of everything that a version consists of."""
+        return set() if signed is None else set(_Proposal(signed, self._store).listed)
+
+    def _note_obsolete(self, names: set[bytes]) -> None:
+        if not names <= self._obsolete:
+            self._write_obsolete(self._obsolete | names)
+
+    def _write_obsolete(self, names: set[bytes]) -> None:
+        self._store.write_state(_OBSOLETE, b"".join(sorted(names)))
+        self._obsolete = names
+
+    @property
+    def may_sweep(self) -> bool:
+        """Tell whether there is something to erase that nobody is served any more."""
+        return bool(self._obsolete) and time.monotonic() >= self._previous_until
+
+    def sweep(self) -> int:
+        """Erase what versions before listed and no version does now; return how many objects.
+
+        The version before is served no more after this.
+
+        Raises:
+            StorageError: the disk refuses; it is tried again.
+        """
+        if not self.may_sweep:
+            return 0
+        self._previous = None
+        kept = self._listed(self._active)
+        if self._proposed is not None:
+            # A document may come back, and its publisher counts on what was here.
+            kept |= self._proposed.listed.keys()
+        erased = self._obsolete - kept
+        self._store.erase(erased)
+        self._write_obsolete(set())
+        return len(erased)
 
     def _proposal(self, manifest_hash: bytes) -> _Proposal:
         if self._proposed is None or self._proposed.signed.hash != manifest_hash:

@@ -122,9 +122,10 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     log.info("server %d listens on %s:%d, version %d", config.id, host, port, runtime.version)
     ready(f"{host}:{port}")
-    tidying = loop.create_task(collecting())
+    tidying = [loop.create_task(collecting()), loop.create_task(runtime.sweeping())]
     await stopping.wait()
-    tidying.cancel()
+    for task in tidying:
+        task.cancel()
     log.info("stopping: %d s for running requests", config.drain_s)
     await checks.enter_graceful_shutdown()
     await server.stop(config.drain_s)

@@ -17,7 +17,7 @@ import grpc
 from mksearch import __version__
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import SystemRandom
-from mksearch.errors import ParameterError, StorageError
+from mksearch.errors import MksearchError, ParameterError, StorageError
 from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.scoring.engine import Engine
 from mksearch.wire import convert
@@ -49,6 +49,8 @@ _READ_BYTES_MAX = 1 << 26
 #: Messages of an upload that are written together.
 _BATCH_MESSAGES = 256
 _BATCH_BYTES = 1 << 22
+#: Between two looks for what can be erased.
+_SWEEP_S = 5.0
 
 
 class Runtime:
@@ -105,6 +107,19 @@ class Runtime:
     def version(self) -> int:
         """Version that is served, 0 for none."""
         return 0 if self._search is None else self._search.version
+
+    async def sweeping(self) -> None:
+        """Erase what no version lists any more, some seconds after nobody is served it."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            if self._search is None or not self._search.may_sweep:
+                continue
+            try:
+                n_erased = await self.on_upload(self._search.sweep)
+            except MksearchError as error:
+                log.warning("cannot erase: %s", error)
+            else:
+                log.info("erased %d objects of earlier versions", n_erased)
 
     def claim(self, token: str, claim: Claim) -> None:
         """Pin the owner and open the store for it."""

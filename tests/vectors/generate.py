@@ -15,6 +15,7 @@ from . import (
     bad_members,
     bad_search,
     bad_streams,
+    changes,
     good_core,
     good_index,
     good_search,
@@ -37,6 +38,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "answer": good_search.answer,
     "ranking": good_search.ranking,
     "signed": signed.signed,
+    "changes": changes.file,
     "access_policy": access.access_policy,
     "access": access.access,
     "members": members.file,
@@ -52,6 +54,7 @@ def bad() -> Mapping[str, Json]:
         **bad_streams.files(),
         **bad_search.files(),
         **dict(signed.bad()),
+        **dict(changes.bad()),
         **bad_access.files(),
         **bad_members.files(),
     }

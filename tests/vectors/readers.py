@@ -27,7 +27,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, members, signed, slow
+from . import access, changes, members, signed, slow
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -181,6 +181,7 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "record": _fast_record,
     "record bytes": lambda case: decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_fast,
+    **changes.FAST,
     **access.FAST,
     **members.FAST,
 }
@@ -299,6 +300,7 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "record": _slow_record,
     "record bytes": lambda case: records.decode_record(bytes.fromhex(case["record"])),
     "signed": signed.verify_slow,
+    **changes.SLOW,
     **access.SLOW,
     **members.SLOW,
 }
