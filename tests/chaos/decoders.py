@@ -67,7 +67,13 @@ from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.crypto.user_key import UserKey
 from mksearch.index.blob_list import BlobList
-from mksearch.index.catalogue import Lookup, decode_catalogue
+from mksearch.index.catalogue import (
+    Catalogue,
+    Lookup,
+    decode_catalogue,
+    encode_catalogue,
+)
+from mksearch.index.catalogue_part import CataloguePart
 from mksearch.index.dictionary import Dictionary
 from mksearch.index.document import StoredDocument
 from mksearch.index.manifest import Access, Manifest, ObjectRef, SegmentRef, SignedManifest
@@ -75,6 +81,7 @@ from mksearch.index.record import decode_record
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader, SegmentReader
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream, seal_stream
+from mksearch.index.tombstones import decode_parts, encode_parts
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest, Ticket
 from mksearch.params import Quorum
 from mksearch.query.group import GroupView, open_dictionary
@@ -91,6 +98,7 @@ from tests.chaos.mutate import (
     mutate_message,
 )
 from tests.support.local import LocalCollection, publish
+from tests.vectors import changes
 
 __all__ = ["EXCEPTIONS", "Target", "found_decoders", "make_targets"]
 
@@ -114,7 +122,11 @@ EXCEPTIONS = {
     "mksearch.access.charm.CharmGroup.decode_g1": "of a library that only comparisons use",
     "mksearch.access.charm.CharmGroup.decode_g2": "of a library that only comparisons use",
     "mksearch.index.dictionary._decode_facts": "called by Dictionary.decode for every segment",
+    "mksearch.index.dictionary._decode_ratios": "called by Dictionary.decode",
     "mksearch.index.dictionary.inflate": "called by Dictionary.decode and decode_catalogue",
+    "mksearch.index.tombstones._decode_part": "called by decode_parts for every segment",
+    "mksearch.index.tombstones._decode_entries": "called by decode_parts for every segment",
+    "mksearch.query.group.open_lookup_parts": "open_stream, then decode_parts",
     "mksearch.index.manifest.Group.from_fields": "called by Manifest.decode for every group",
 }
 
@@ -247,7 +259,7 @@ def _index_targets(folder: Path) -> list[Target]:
         Target(
             "dictionary",
             Dictionary.decode,
-            [dictionary],
+            [dictionary, changes.dictionary().encode()],
             mutate_compressed,
             _covers(Dictionary.decode),
         ),
@@ -259,11 +271,32 @@ def _index_targets(folder: Path) -> list[Target]:
             _covers(Lookup.decode),
         ),
         Target(
+            "lookup of several segments",
+            decode_parts,
+            [encode_parts(changes.places(), random)],
+            mutate_bytes,
+            _covers(decode_parts),
+        ),
+        Target(
             "catalogue",
+            Catalogue.decode,
+            [catalogue, changes.catalogue().encode()],
+            mutate_compressed,
+            _covers(Catalogue.decode),
+        ),
+        Target(
+            "catalogue of format 1",
             decode_catalogue,
-            [catalogue],
+            [encode_catalogue(changes.catalogue().entries)],
             mutate_compressed,
             _covers(decode_catalogue),
+        ),
+        Target(
+            "part of the catalogue",
+            CataloguePart.decode,
+            [changes.part().encode()],
+            mutate_compressed,
+            _covers(CataloguePart.decode),
         ),
         Target(
             "document",
