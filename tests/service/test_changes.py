@@ -8,16 +8,22 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mksearch.errors import InputError, MksearchError, StorageError
 from mksearch.index.blob_list import BlobList
+from mksearch.index.catalogue import CatalogueEntry, Lookup, encode_catalogue
+from mksearch.index.manifest import SignedManifest
+from mksearch.index.stream import seal_stream
+from mksearch_client.holdings import Holdings, source_of
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner, PublishReport
+from mksearch_client.publication import Publication
 from mksearch_client.watching import Watch
-from tests.support.grpc_stage import POLICY, GrpcStage, hit_ids, staging, until
+from tests.support.grpc_stage import POLICY, RANDOM, GrpcStage, hit_ids, staging, until
 
 
 @pytest.fixture
@@ -273,6 +279,80 @@ def test_a_catalogue_that_does_not_match_the_servers_is_refused_in_one_line(
         stage.owner.publish([folder])
     assert "\n" not in str(caught.value)
     assert len(found(stage, "apple")) == 20
+
+
+def publish_as_before(stage: GrpcStage) -> None:
+    """Publish the catalogue again as a release wrote it that knew no parts (format 1)."""
+    owner = stage.owner
+    active = owner.status()[0]
+    assert active is not None
+    keys = owner.profile.keys
+    held = Holdings.read(owner._fleet, keys, active).held[b""]
+    (segment,) = held.segments
+    raw = held.open_lookup(source_of(owner._fleet), keys.collection, 0).raw()
+    key = held.bundle.lookup_key()
+    entries = []
+    documents = zip(
+        segment.part.members, segment.part.hashes, segment.part.rows.tolist(), strict=True
+    )
+    for member, digest, row in documents:
+        blob, _ = Lookup.blob_of(raw[Lookup.key_of(key, member.id)])
+        entries.append(CatalogueEntry(member.id, digest, row, segment.ref.salt, blob))
+    sealed = seal_stream(
+        keys.catalogue_key(), "catalogue", keys.collection, encode_catalogue(entries), RANDOM
+    )
+    catalogue = owner._write_object(sealed)
+    manifest = replace(
+        active.manifest,
+        version=active.manifest.version + 1,
+        previous=active.hash,
+        catalogue=catalogue,
+    )
+    signed = SignedManifest.sign(manifest, keys.signing)
+    owner._distribute(Publication.of_manifest(owner._staging(), signed), lambda *_what: None)
+
+
+@pytest.mark.parametrize("change", ["publish", "delete", "compact"])
+def test_what_an_older_release_published_is_searched_and_changed(
+    stage: GrpcStage, tmp_path: Path, change: str
+) -> None:
+    folder = write(tmp_path / "docs", **texts(12))
+    stage.owner.publish([folder])
+    publish_as_before(stage)
+    assert not stage.owner.publish([folder]).changed
+    assert len(found(stage, "apple")) == 12
+    (group,) = stage.owner.groups(stage.owner.status()[0])
+    assert (group.documents, group.segments) == (12, 1)
+    if change == "publish":
+        report = stage.owner.publish([write(tmp_path / "few", new="apple walnut", d03="apple fig")])
+        assert (report.added, report.replaced, report.unchanged) == (1, 1, 0)
+        assert len(found(stage, "apple")) == 13
+        assert found(stage, "fig") == ["d03.txt"]
+    elif change == "delete":
+        stage.owner.delete(["d03.txt"])
+        assert len(found(stage, "apple")) == 11
+    else:
+        assert len(stage.owner.compact().merges) == 1
+        assert stage.owner.compact().merges == ()
+        assert len(found(stage, "apple")) == 12
+    assert set(stage.owner.verify().values()) == {"ok"}
+
+
+def test_another_scoring_builds_all_of_a_group_anew_with_documents_that_are_not_named(
+    stage: GrpcStage, tmp_path: Path
+) -> None:
+    stage.owner.publish([write(tmp_path / "docs", **texts(12))])
+    few = write(tmp_path / "few", new="apple walnut")
+    report = stage.owner.publish([few], scoring="bm25")
+    assert (report.added, report.deleted, report.segments) == (1, 0, 1)
+    assert len(found(stage, "apple")) == 13
+    signed = stage.owner.status()[0]
+    assert signed is not None
+    assert signed.manifest.groups[0].scoring["kind"] == "bm25"
+    # Left out, it stays as it is.
+    write(few, more="apple fig")
+    assert stage.owner.publish([few]).segments == 2
+    assert len(found(stage, "apple")) == 14
 
 
 def test_searches_go_on_while_a_collection_is_compacted(stage: GrpcStage, tmp_path: Path) -> None:
