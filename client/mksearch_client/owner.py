@@ -279,12 +279,13 @@ class Owner(Upkeep):
         seconds |= publisher.seconds
         seconds["read"] += time.perf_counter() - started - sum(publisher.seconds.values())
         started = time.perf_counter()
+        new_bytes = publication.n_bytes
         results = self._distribute(publication, report)
         seconds["upload"] = time.perf_counter() - started
-        signed = publication.signed
-        return self._report(
-            reading, policy, signed, seconds, changes, changed=True, results=results
+        done = self._report(
+            reading, policy, publication.signed, seconds, changes, changed=True, results=results
         )
+        return replace(done, new_bytes=new_bytes)
 
     def _publisher_for(
         self,
@@ -328,7 +329,12 @@ class Owner(Upkeep):
         now_s = int(self._clock())
         previous = holdings.signed
         held = holdings.held.get(policy)
-        if previous is not None and held is not None and publisher.fits(previous.manifest):
+        group = None if previous is None else previous.manifest.group(policy)
+        named = changes.incoming | changes.unchanged
+        staying = sorted(holdings.hashes(policy).keys() - named - changes.deleted)
+        fits = previous is not None and publisher.fits(previous.manifest)
+        is_other = not staying and not changes.unchanged
+        if previous is not None and held is not None and fits and not is_other:
             return publisher.change(
                 held.without(changes.replaced | changes.deleted),
                 (document for document in documents if document.id in changes.incoming),
@@ -339,10 +345,8 @@ class Owner(Upkeep):
                 catalogue=holdings.catalogue,
                 progress=report,
             )
-        # Cut, weighed or sealed in another way, or by an older release: all of it is made anew.
-        group = None if previous is None else previous.manifest.group(policy)
-        named = changes.incoming | changes.unchanged
-        staying = sorted(set(holdings.hashes(policy)) - named - changes.deleted)
+        # Nothing of it stays; or it was cut, weighed or sealed in another way or by an older
+        # release: all of it is made anew.
         kept: Iterable[Document] = ()
         if staying and group is not None:
             kept = StoredDocuments(self._fleet, self.profile.keys, group).read(staying)
@@ -479,6 +483,7 @@ class Owner(Upkeep):
             replaced=len(changes.replaced),
             deleted=len(changes.deleted),
             unchanged=len(changes.unchanged),
+            new_bytes=0,
             seconds={name: round(value, 3) for name, value in seconds.items()},
             servers=servers,
         )

@@ -26,6 +26,7 @@ class PublishReport:
         replaced: documents whose content changed.
         deleted: documents that went away.
         unchanged: documents that were left alone.
+        new_bytes: that every server is sent, 0 where nothing is.
         seconds: read, index, encrypt, upload.
         servers: what each server did.
     """
@@ -41,6 +42,7 @@ class PublishReport:
     replaced: int
     deleted: int
     unchanged: int
+    new_bytes: int
     seconds: dict[str, float]
     servers: tuple[dict[str, Any], ...]
 

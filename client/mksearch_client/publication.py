@@ -143,6 +143,12 @@ class Publication:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
         return cls(folder, signed)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of what this version has and the one before did not."""
+        objects = sum(path.stat().st_size for path in (self.folder / "objects").iterdir())
+        return objects + self.blobs.n_bytes
+
     def discard(self) -> None:
         """Drop the stored bytes: the servers hold them, or nobody ever will."""
         # The manifest goes first: without it the folder is no publication.

@@ -19,7 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import authority, building, engine, peers, report, search, throughput, widths
+from tests.bench import (
+    authority,
+    building,
+    changes,
+    engine,
+    peers,
+    report,
+    search,
+    throughput,
+    widths,
+)
 from tests.bench.bench import Bench
 from tests.bench.figures import Direction, Figure, PartResult, environment
 
@@ -85,6 +95,7 @@ PARTS = (
     Part("search", "latency at 65,536, 99,253 and 131,072 documents; cold", 6, search.measure),
     Part("widths", "records read and index bytes at the builder's choice", 2, widths.measure),
     Part("peers", "other systems on the same texts and queries", 2.5, peers.measure),
+    Part("changes", "adding 1 %, ten segments, merging them, mix99k", 5, changes.measure),
     Part("large", "364,651 documents published: memory, latency", 8, building.measure_large),
     Part("access", "keys by attributes", 1, _access),
     Part("authority", "enrolment, signed and refused queries", 0.5, authority.measure),

@@ -348,9 +348,11 @@ def test_another_scoring_or_language_is_a_new_version(
     with Owner(collection.profile) as owner:
         first = owner.publish([corpus], scoring="bm25")
         again = owner.publish([corpus], scoring="bm25")
-        back = owner.publish([corpus])
+        kept = owner.publish([corpus])
+        back = owner.publish([corpus], scoring="tfidf")
 
-    assert (first.changed, again.changed, back.changed) == (True, False, True)
+    changed = [report.changed for report in (first, again, kept, back)]
+    assert changed == [True, False, False, True]
     assert back.version == first.version + 1 == again.version + 1
 
 
