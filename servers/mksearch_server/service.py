@@ -199,6 +199,13 @@ def _reading(requests: Any) -> AbstractAsyncContextManager[Any]:
     return aclosing(aiter(requests))
 
 
+def _whole(
+    head: search_pb2.ScoreRequestHead, gathering: convert.Gathering, shape: tuple[int, int]
+) -> ScoreRequest:
+    """Return a request that has come; raise FormatError if it is not whole."""
+    return convert.score_request(head, gathering.elements(shape))
+
+
 def require_nonce(nonce: bytes) -> bytes:
     """Return a client's nonce; raise ParameterError for another length."""
     if len(nonce) != NONCE_BYTES:
@@ -228,30 +235,64 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
     async def Score(  # noqa: N802
         self, request_iterator: AsyncIterator[search_pb2.ScoreRequest], context: Any
     ) -> AsyncIterator[search_pb2.ScoreResponse]:
-        """Score a query share; nothing is kept of one that announces a wrong size."""
+        """Score query shares; nothing is kept of one that announces a wrong size."""
+        tasks: list[asyncio.Task[tuple[ScoreAnswer, bytes]]] = []
+        requests: list[tuple[bytes, ScoreRequest]] = []
         try:
-            head, gathering, shape, search_key = None, None, (0, 0), b""
             async with _reading(request_iterator) as messages:
-                async for message in messages:
-                    if gathering is None:
-                        head = convert.score_head(message.head)
-                        search_key = self._runtime.search.search_key(head.version, head.segment)
-                        self._runtime.gate.require_current(search_key, convert.ticket(head))
-                        width = self._runtime.search.width(head.version, head.segment, head.level)
-                        shape = (head.n_vectors, width)
-                        gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
-                    gathering.add(message.shares)
-            if head is None or gathering is None:
-                raise ParameterError("an empty score request came")
-            request = convert.score_request(head, gathering.elements(shape))
+                requests = await self._score_requests(messages)
             sending = self._runtime.sending
             sending.require_room()
-            answer, signature = await self._runtime.score(search_key, request)
-            responses = convert.score_answer_messages(answer, signature)
-            async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
-                yield response
+            loop = asyncio.get_running_loop()
+            tasks = [
+                loop.create_task(self._runtime.score(search_key, request))
+                for search_key, request in requests
+            ]
+            for task in tasks:
+                answer, signature = await task
+                responses = convert.score_answer_messages(answer, signature)
+                async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
+                    yield response
         except Exception as error:  # noqa: BLE001
+            if isinstance(error, BusyError):
+                # They come again together, the ones that would have had room as well.
+                for _, request in requests:
+                    self._runtime.gate.forget(request)
             refuse(context, error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            tasks.clear()
+
+    async def _score_requests(
+        self, messages: AsyncIterator[search_pb2.ScoreRequest]
+    ) -> list[tuple[bytes, ScoreRequest]]:
+        """Return the requests of a call, whole, each with the search key that signed it.
+
+        Raises:
+            ParameterError: none, too many, or one with a field out of range.
+            FormatError: one is not whole, or is longer than it announced.
+            VerificationError: no member signed it, or long ago.
+        """
+        found: list[tuple[bytes, ScoreRequest]] = []
+        head, gathering, shape, search_key = None, None, (0, 0), b""
+        async for message in messages:
+            if head is not None and gathering is not None and message.HasField("head"):
+                found.append((search_key, _whole(head, gathering, shape)))
+                gathering = None
+            if gathering is None:
+                if len(found) == convert.REQUESTS_MAX:
+                    raise ParameterError(f"over {len(found)} score requests came at once")
+                head = convert.score_head(message.head)
+                search_key = self._runtime.search.search_key(head.version, head.segment)
+                self._runtime.gate.require_current(search_key, convert.ticket(head))
+                width = self._runtime.search.width(head.version, head.segment, head.level)
+                shape = (head.n_vectors, width)
+                gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
+            gathering.add(message.shares)
+        if head is None or gathering is None:
+            raise ParameterError("an empty score request came")
+        return [*found, (search_key, _whole(head, gathering, shape))]
 
     async def GetRecords(  # noqa: N802
         self, request: search_pb2.GetRecordsRequest, context: Any
@@ -260,15 +301,18 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
         try:
             sending = self._runtime.sending
             sending.require_room()
-            asked = convert.record_request(request)
-            search_key = self._runtime.search.search_key(asked.version, asked.segment)
-            self._runtime.gate.enter(search_key, asked)
-            pieces = self._runtime.search.record_pieces(asked)
-            while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
-                messages = convert.record_answer_messages(piece)
-                # Once as elements, once as a message.
-                async for response in sending.send(context, 2 * piece.elements.nbytes, messages):
-                    yield response
+            every = convert.record_requests(request)
+            for asked in every:
+                search_key = self._runtime.search.search_key(asked.version, asked.segment)
+                self._runtime.gate.enter(search_key, asked)
+            for asked in every:
+                pieces = self._runtime.search.record_pieces(asked)
+                while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
+                    messages = convert.record_answer_messages(piece)
+                    # Once as elements, once as a message.
+                    n_bytes = 2 * piece.elements.nbytes
+                    async for response in sending.send(context, n_bytes, messages):
+                        yield response
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
 
