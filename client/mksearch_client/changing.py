@@ -137,7 +137,7 @@ def _documents(
     for at in merged:
         segment = held.segments[at]
         numbers = np.flatnonzero(segment.live).tolist()
-        members += [segment.part.members[number] for number in numbers]
+        members += [segment.part.member(number) for number in numbers]
         hashes += [segment.part.hashes[number] for number in numbers]
     return members, hashes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,7 @@ class HeldSegment:
         left = np.bincount(rows[live], minlength=len(self.part.postings))
         gone = dict(self.lookup.tombstones.gone)
         for number in documents:
-            gone[lookup_key(self.part.members[number].id)] = int(rows[number]), False
+            gone[lookup_key(self.part.ids[number])] = int(rows[number]), False
         gone = {key: (row, not left[row]) for key, (row, _) in gone.items()}
         return replace(self, live=live, lookup=replace(self.lookup, tombstones=Tombstones(gone)))
 
@@ -147,34 +148,28 @@ class HeldGroup:
         return sum(segment.n_live for segment in self.segments)
 
     @cached_property
-    def places(self) -> Mapping[str, tuple[int, int]]:
-        """Segment and number in it of every live document, by id."""
-        return {
-            segment.part.members[number].id: (at, number)
-            for at, segment in enumerate(self.segments)
-            for number in np.flatnonzero(segment.live).tolist()
-        }
-
-    @property
     def hashes(self) -> Mapping[str, bytes]:
         """Content hash of every live document, by id."""
-        return {
-            name: self.segments[at].part.hashes[number]
-            for name, (at, number) in self.places.items()
-        }
+        found: dict[str, bytes] = {}
+        for segment in self.segments:
+            pairs = zip(segment.part.ids, segment.part.hashes, strict=True)
+            found.update(compress(pairs, segment.live.tolist()))
+        return found
 
     def without(self, ids: Collection[str]) -> HeldGroup:
         """Return the group without some of its live documents."""
-        numbers: dict[int, list[int]] = {}
-        for name in ids:
-            at, number = self.places[name]
-            numbers.setdefault(at, []).append(number)
+        if not ids:
+            return self
         hash_key = self.bundle.lookup_key()
-        segments = tuple(
-            segment.without(numbers.get(at, ()), lambda name: Lookup.key_of(hash_key, name))
-            for at, segment in enumerate(self.segments)
-        )
-        return replace(self, segments=segments)
+        segments = []
+        for segment in self.segments:
+            numbers = [
+                number
+                for number, name in enumerate(segment.part.ids)
+                if name in ids and segment.live[number]
+            ]
+            segments.append(segment.without(numbers, lambda name: Lookup.key_of(hash_key, name)))
+        return replace(self, segments=tuple(segments))
 
     def open_lookup(self, source: Source, collection: bytes, at: int) -> Lookup:
         """Return the lookup of one segment."""
@@ -189,6 +184,6 @@ def _live(part: CataloguePart, tombstones: Tombstones, bundle: KeyBundle) -> NDA
     shared: Sequence[int] = sorted(tombstones.shared_rows)
     hash_key = bundle.lookup_key()
     for number in np.flatnonzero(np.isin(part.rows, shared)).tolist():
-        key = Lookup.key_of(hash_key, part.members[number].id)
+        key = Lookup.key_of(hash_key, part.ids[number])
         live[number] = key not in tombstones.gone
     return live

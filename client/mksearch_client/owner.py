@@ -41,7 +41,7 @@ from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
 from mksearch_client.profile import Profile, ServerEntry, open_profile
 from mksearch_client.publication import Progress, Publication, drop_objects, write_object
-from mksearch_client.publishing import Publisher, require_administration
+from mksearch_client.publishing import Publisher, many_objects, require_administration
 from mksearch_client.readback import require_info, require_whole, verify_server
 from mksearch_client.reading import Document, Reading, read_paths
 from mksearch_client.rotation import StoredDocuments
@@ -218,7 +218,7 @@ class Owner(Upkeep):
             ServerRefused: another publisher was faster.
             ProfileError: another command is publishing with this profile.
         """
-        with self.profile.locked():
+        with self.profile.locked(), many_objects():
             return self._publish(
                 paths,
                 policy=parse_policy(policy).data if policy else NO_POLICY,

@@ -63,7 +63,7 @@ from mksearch_client.reading import Document
 from mksearch_client.sealing import is_sealed_for, next_access, seal_groups
 from mksearch_client.storing import SealedDocuments
 
-__all__ = ["Publisher", "require_administration"]
+__all__ = ["Publisher", "many_objects", "require_administration"]
 
 
 def require_administration(administration: Administration | None) -> None:
@@ -234,7 +234,7 @@ class Publisher:
         try:
             drop_objects(folder)
             (folder / "objects").mkdir(parents=True)
-            with closing(BlobPackWriter(folder)) as blobs, _many_objects():
+            with closing(BlobPackWriter(folder)) as blobs, many_objects():
                 report("reading", 0.0)
                 group, catalogue = make(blobs)
                 return self._sign(group, catalogue, folder, now_s, previous, report)
@@ -474,7 +474,9 @@ class Publisher:
         members = fresh.members if fresh.hashes else ()
         order = sorted(range(len(members)), key=lambda number: members[number].id.encode())
         return CataloguePart(
-            [members[number] for number in order],
+            [members[number].id for number in order],
+            [members[number].title for number in order],
+            [members[number].snippet for number in order],
             [fresh.hashes[number] for number in order],
             built.rows[np.array(order, np.int64)],
             built.postings,
@@ -576,7 +578,7 @@ def _reserve(path: Path, n_bytes: int) -> None:
 
 
 @contextmanager
-def _many_objects() -> Iterator[None]:
+def many_objects() -> Iterator[None]:
     """Have no garbage sought: millions of objects stay, and none of them form cycles."""
     was_on = gc.isenabled()
     gc.disable()

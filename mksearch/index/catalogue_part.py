@@ -48,27 +48,35 @@ class CataloguePart:
     """The documents of one segment, gone ones included.
 
     Attributes:
-        members: id, title and snippet of each document.
+        ids: external id of each document, ascending as UTF-8 bytes.
+        titles: title of each.
+        snippets: snippet of each.
         hashes: SHA-256 of each blob's content, 32 bytes each.
         rows: int64 (n_docs,), row of each document.
         postings: term frequencies of each row.
         statistics: of the group when the segment was built.
     """
 
-    members: Sequence[Member]
+    ids: Sequence[str]
+    titles: Sequence[str]
+    snippets: Sequence[str]
     hashes: Sequence[bytes]
     rows: NDArray[np.int64]
     postings: Postings
     statistics: Statistics
+
+    def member(self, number: int) -> Member:
+        """Return a document as results show it."""
+        return Member(self.ids[number], self.titles[number], self.snippets[number])
 
     def encode(self) -> bytes:
         """Return the content of the sealed part."""
         postings, statistics = self.postings, self.statistics
         fields = {
             "format": _FORMAT,
-            "ids": [member.id for member in self.members],
-            "titles": [member.title for member in self.members],
-            "snippets": [member.snippet for member in self.members],
+            "ids": list(self.ids),
+            "titles": list(self.titles),
+            "snippets": list(self.snippets),
             "hashes": b"".join(self.hashes),
             "rows": self.rows.astype("<u4").tobytes(),
             "sizes": np.diff(postings.indptr).astype("<u4").tobytes(),
@@ -115,7 +123,9 @@ class CataloguePart:
             raise FormatError(f"{what} names a term that it does not have")
         starts = range(0, len(hashes), _HASH_BYTES)
         return cls(
-            [Member(*member) for member in zip(*texts, strict=True)],
+            fields["ids"],
+            fields["titles"],
+            fields["snippets"],
             [hashes[at : at + _HASH_BYTES] for at in starts],
             rows,
             postings,

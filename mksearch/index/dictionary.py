@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mksearch.codec import ByteReader, decode_cbor, encode_cbor, encode_varint, require_map
+from mksearch.codec import decode_cbor, decode_varints, encode_cbor, encode_varint, require_map
 from mksearch.errors import FormatError
 from mksearch.index.manifest import require_scoring
 from mksearch.params import SALT_BYTES
@@ -147,7 +147,7 @@ class Dictionary:
                     "n_docs": self.n_docs,
                     "total_length": self.total_length,
                     "terms": "\n".join(self.terms).encode(),
-                    "dfs": b"".join(map(encode_varint, self.dfs.tolist())),
+                    "dfs": _varints(self.dfs.tolist()),
                     "n_dedicated": list(self.n_dedicated),
                     "segments": [
                         {"salt": s.salt, "step": s.step, "kappa": list(s.kappa)}
@@ -171,9 +171,7 @@ class Dictionary:
         if fields["format"] not in _FORMATS or (fields["format"] == 2) != is_changed:
             raise FormatError(f"{what} is of format {fields['format']} and not of its fields")
         terms = _split_terms(fields["terms"])
-        reader = ByteReader(fields["dfs"], what)
-        dfs = np.fromiter((reader.varint() for _ in terms), np.int64, len(terms))
-        reader.finish()
+        dfs = decode_varints(fields["dfs"], len(terms), what)
         _require_all(fields["stop_words"], str)
         _require_ascending([word.encode() for word in fields["stop_words"]])
         _require_dfs(terms, dfs, fields["n_docs"], least=0 if is_changed else 1)
@@ -193,6 +191,12 @@ class Dictionary:
             segments,
             ratios,
         )
+
+
+def _varints(values: list[int]) -> bytes:
+    # Most terms share a few frequencies.
+    encoded = {value: encode_varint(value) for value in set(values)}
+    return b"".join([encoded[value] for value in values])
 
 
 def _decode_ratios(data: bytes, n_terms: int) -> NDArray[np.int64]:

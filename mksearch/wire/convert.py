@@ -162,10 +162,11 @@ def score_answer_messages(answer: ScoreAnswer, signature: bytes) -> Iterator[pb.
     head: pb.ScoreResponseHead | None = pb.ScoreResponseHead(
         query_id=answer.query_id, n_vectors=n_vectors, n_rows=n_rows, n_tables=n_tables
     )
-    for piece in chunks(answer.sums.astype("<u2", copy=False).tobytes()):
+    *pieces, last = chunks(answer.sums.astype("<u2", copy=False).tobytes())
+    for piece in pieces:
         yield pb.ScoreResponse(head=head, sums=piece)
         head = None
-    yield pb.ScoreResponse(signature=signature)
+    yield pb.ScoreResponse(head=head, sums=last, signature=signature)
 
 
 def score_answer(

@@ -139,18 +139,25 @@ class Runtime:
         """Run ``work`` on the one thread that reads ID tokens."""
         return await asyncio.get_running_loop().run_in_executor(self._tokens, work, *arguments)
 
-    async def score(self, search_key: bytes, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
-        """Score a request of a member, together with others that wait, and sign the answer.
+    async def score(
+        self, requests: Sequence[tuple[bytes, ScoreRequest]]
+    ) -> Sequence[tuple[ScoreAnswer, bytes]]:
+        """Score what a member asks in one call, with others that wait, and sign the answers.
+
+        Args:
+            requests: each with the search key of its group.
 
         Raises:
-            VerificationError: no member of the group signed it, or it came before.
+            VerificationError: no member of the group signed one, or it came before.
             BusyError: as many requests wait as the server accepts.
         """
-        self.gate.enter(search_key, request)
+        for search_key, request in requests:
+            self.gate.enter(search_key, request)
         try:
-            return await self._batcher.submit(request)
+            return await self._batcher.submit_all([request for _, request in requests])
         except BusyError:
-            self.gate.forget(request)
+            for _, request in requests:
+                self.gate.forget(request)
             raise
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[tuple[ScoreAnswer, bytes]]:
@@ -236,33 +243,17 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
         self, request_iterator: AsyncIterator[search_pb2.ScoreRequest], context: Any
     ) -> AsyncIterator[search_pb2.ScoreResponse]:
         """Score query shares; nothing is kept of one that announces a wrong size."""
-        tasks: list[asyncio.Task[tuple[ScoreAnswer, bytes]]] = []
-        requests: list[tuple[bytes, ScoreRequest]] = []
         try:
             async with _reading(request_iterator) as messages:
                 requests = await self._score_requests(messages)
             sending = self._runtime.sending
             sending.require_room()
-            loop = asyncio.get_running_loop()
-            tasks = [
-                loop.create_task(self._runtime.score(search_key, request))
-                for search_key, request in requests
-            ]
-            for task in tasks:
-                answer, signature = await task
+            for answer, signature in await self._runtime.score(requests):
                 responses = convert.score_answer_messages(answer, signature)
                 async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
                     yield response
         except Exception as error:  # noqa: BLE001
-            if isinstance(error, BusyError):
-                # They come again together, the ones that would have had room as well.
-                for _, request in requests:
-                    self._runtime.gate.forget(request)
             refuse(context, error)
-        finally:
-            for task in tasks:
-                task.cancel()
-            tasks.clear()
 
     async def _score_requests(
         self, messages: AsyncIterator[search_pb2.ScoreRequest]

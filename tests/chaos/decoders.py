@@ -121,6 +121,7 @@ EXCEPTIONS = {
     "mksearch.access.pairing._decode": "called by decode_g1 and decode_g2",
     "mksearch.access.charm.CharmGroup.decode_g1": "of a library that only comparisons use",
     "mksearch.access.charm.CharmGroup.decode_g2": "of a library that only comparisons use",
+    "mksearch.codec.decode_varints": "called by Dictionary.decode, with bytes of any kind",
     "mksearch.index.dictionary._decode_facts": "called by Dictionary.decode for every segment",
     "mksearch.index.dictionary._decode_ratios": "called by Dictionary.decode",
     "mksearch.index.dictionary.inflate": "called by Dictionary.decode and decode_catalogue",
@@ -894,14 +895,11 @@ def _wire_targets() -> list[Target]:
             bytes(16), 1, bytes(32), 0, np.zeros((2, 30), np.uint16), ticket=Ticket(9, bytes(64))
         )
     )]  # fmt: skip
+    plain = RecordRequest(1, bytes(32), np.arange(9))
+    signed = replace(plain, query_id=bytes(16), ticket=Ticket(9, bytes(64)))
     wanted = [
-        convert.record_request_message(request).SerializeToString()
-        for request in (
-            RecordRequest(1, bytes(32), np.arange(9)),
-            RecordRequest(
-                1, bytes(32), np.arange(9), query_id=bytes(16), ticket=Ticket(9, bytes(64))
-            ),
-        )
+        convert.record_requests_message(requests).SerializeToString()
+        for requests in ([plain], [signed], [signed, plain, signed])
     ]
     split_scores, score_samples, change_scores = _messages(search_pb2.ScoreResponse, [told])
     split_records, record_samples, change_records = _messages(
@@ -941,8 +939,9 @@ def _wire_targets() -> list[Target]:
         ),
         Target(
             "record request",
-            lambda data: [convert.record_request(message) for message in split_wanted(data)],
-            wanted_samples, change_wanted, _covers(convert.record_request),
+            lambda data: [convert.record_requests(message) for message in split_wanted(data)],
+            wanted_samples, change_wanted,
+            _covers(convert.record_request, convert.record_requests),
         ),
     ]  # fmt: skip
 

@@ -292,12 +292,10 @@ def publish_as_before(stage: GrpcStage) -> None:
     raw = held.open_lookup(source_of(owner._fleet), keys.collection, 0).raw()
     key = held.bundle.lookup_key()
     entries = []
-    documents = zip(
-        segment.part.members, segment.part.hashes, segment.part.rows.tolist(), strict=True
-    )
-    for member, digest, row in documents:
-        blob, _ = Lookup.blob_of(raw[Lookup.key_of(key, member.id)])
-        entries.append(CatalogueEntry(member.id, digest, row, segment.ref.salt, blob))
+    documents = zip(segment.part.ids, segment.part.hashes, segment.part.rows.tolist(), strict=True)
+    for name, digest, row in documents:
+        blob, _ = Lookup.blob_of(raw[Lookup.key_of(key, name)])
+        entries.append(CatalogueEntry(name, digest, row, segment.ref.salt, blob))
     sealed = seal_stream(
         keys.catalogue_key(), "catalogue", keys.collection, encode_catalogue(entries), RANDOM
     )

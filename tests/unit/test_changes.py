@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mksearch.codec import ByteReader, decode_varints, encode_varint
 from mksearch.crypto.randomness import SystemRandom
-from mksearch.errors import AnswerRefused, InputError
+from mksearch.errors import AnswerRefused, FormatError, InputError
 from mksearch.index.dictionary import RATIO_ONE
 from mksearch.query.trapdoor import parse_question
 from mksearch.text.weights import SCORE_ONE
@@ -177,7 +180,7 @@ def require_bounds(model: Model, query: str, *, rescaled: bool = True) -> None:
     for source, segment in zip(sources, held.segments, strict=True):
         bound_of = {row: bound for bound, row in source.candidates()}
         for number in np.flatnonzero(segment.live).tolist():
-            name, row = segment.part.members[number].id, int(segment.part.rows[number])
+            name, row = segment.part.ids[number], int(segment.part.rows[number])
             score = round(exact.get(name, 0.0) * SCORE_ONE)
             bound = bound_of.get(row, 0)
             # A double has 53 bits, so the score that it gives back is that exact.
@@ -304,3 +307,25 @@ def test_many_small_additions_are_merged_as_tiers_fill(tmp_path: Path) -> None:
         counts.append(len(model.collection.publication.signed.manifest.groups[0].segments))
     assert counts == [2, 3, 4, 5, 6, 7, 8, 2, 3]
     model.require_as_built_afresh(queries(rng, model.documents, 5))
+
+
+# --- what the owner reads fast --------------------------------------------------------------------
+
+
+@given(values=st.lists(st.integers(0, (1 << 63) - 1) | st.integers(0, 300), max_size=30))
+def test_many_varints_at_once_are_read_as_one_by_one(values: list[int]) -> None:
+    data = b"".join(map(encode_varint, values))
+    assert decode_varints(data, len(values), "numbers").tolist() == values
+
+
+@given(data=st.binary(max_size=24), n_values=st.integers(0, 12))
+def test_bytes_that_are_no_varints_are_refused_as_one_by_one(data: bytes, n_values: int) -> None:
+    reader = ByteReader(data, "numbers")
+    try:
+        wanted = [reader.varint() for _ in range(n_values)]
+        reader.finish()
+    except FormatError:
+        with pytest.raises(FormatError):
+            decode_varints(data, n_values, "numbers")
+    else:
+        assert decode_varints(data, n_values, "numbers").tolist() == wanted

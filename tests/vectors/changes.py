@@ -13,7 +13,7 @@ from mksearch.index.catalogue import Catalogue, CatalogueEntry
 from mksearch.index.catalogue_part import CataloguePart
 from mksearch.index.dictionary import Dictionary, SegmentFacts
 from mksearch.index.manifest import ObjectRef
-from mksearch.index.record import Member, Record
+from mksearch.index.record import Record
 from mksearch.index.rows import Postings
 from mksearch.index.tombstones import LookupPart, Tombstones, decode_parts, encode_parts
 from mksearch.query.group import GroupView
@@ -113,7 +113,9 @@ def part() -> CataloguePart:
         np.array([3, 300], np.int64),
     )
     return CataloguePart(
-        [Member("b", "B", "snippet"), Member("é", "", ""), Member("слово", "T", "…")],
+        ["b", "é", "слово"],
+        ["B", "", "T"],
+        ["snippet", "", "…"],
         [seed(name) for name in ("b", "é", "слово")],
         np.array([0, 1, 0], np.int64),
         postings,
@@ -184,8 +186,8 @@ def file() -> Json:
         },
         "part": {
             "documents": [
-                [m.id, m.title, m.snippet, h.hex(), r]
-                for m, h, r in zip(held.members, held.hashes, held.rows.tolist(), strict=True)
+                [held.ids[number], held.titles[number], held.snippets[number], h.hex(), r]
+                for number, (h, r) in enumerate(zip(held.hashes, held.rows.tolist(), strict=True))
             ],
             "rows": [
                 {"tfs": [[0, 2], [3, 1]], "length": 3},
