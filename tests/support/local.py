@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.crypto.randomness import RandomSource, SystemRandom
+from mksearch.errors import StorageError
 from mksearch.index.catalogue import Catalogue
 from mksearch.index.manifest import SegmentRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
@@ -20,7 +22,7 @@ from mksearch.text.analyzers import Analyzer, make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.held import HeldGroup, Source
 from mksearch_client.keys import OwnerKeys
-from mksearch_client.publication import Publication, upload
+from mksearch_client.publication import Publication, stage, upload
 from mksearch_client.publishing import Publisher
 from mksearch_client.reading import Document
 from mksearch_client.searching import Connection, Searcher
@@ -60,8 +62,9 @@ class LocalCollection:
         return np.memmap(self.segment_path(server), np.uint8, "r+")
 
     def source(self) -> Source:
-        """Return where the owner reads objects from: the first server."""
-        server = next(iter(self.servers.values()))
+        """Return where the owner reads objects from: a server with the newest version."""
+        version = self.publication.signed.manifest.version
+        server = next(s for s in self.servers.values() if s.version == version)
 
         def header(ref: SegmentRef) -> SegmentHeader:
             return SegmentHeader.decode(server.read_object(ref.id, 0, HEADER_BYTES))
@@ -108,8 +111,23 @@ class LocalCollection:
             catalogue=catalogue,
             merged=merged,
         )
-        for server in servers or self.servers:
-            upload(self.publication, self.servers[server])
+        for server in self.servers if servers is None else servers:
+            self.send(server)
+
+    def send(self, server: int) -> None:
+        """Bring a server to the newest version; what it lacks of older ones it gets from others."""
+        target = self.servers[server]
+        others = [other for name, other in self.servers.items() if name != server]
+
+        def elsewhere(name: bytes) -> Iterator[bytes]:
+            for other in others:
+                with suppress(StorageError):
+                    yield other._store.read_whole(name)
+                    return
+            raise StorageError(f"no other server holds {name.hex()[:16]}")
+
+        stage(self.publication, target, elsewhere=elsewhere)
+        target.activate(self.publication.signed.hash)
 
 
 def make_publisher(
