@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -435,19 +435,28 @@ class GrpcConnection:
         Raises:
             ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
         """
-        shape = request.answer_shape
-        if shape is None:
+        return self.score_all([request])[0]
+
+    def score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreAnswer]:
+        """Score a query share for each of some segments, in one call; see ``score``."""
+        shapes = [shape for r in requests if (shape := r.answer_shape) is not None]
+        if len(shapes) != len(requests):
             raise ParameterError("a score request does not say what shape its answer has")
 
-        def work() -> ScoreAnswer:
-            messages = convert.score_request_messages(request)
+        def work() -> list[ScoreAnswer]:
+            messages = chain.from_iterable(map(convert.score_request_messages, requests))
             stream = self._search.Score(messages, timeout=self._timeout_s)
+            answers = []
             try:
-                answer, signature = convert.score_answer(stream, shape)
+                for number, (request, shape) in enumerate(zip(requests, shapes, strict=True), 1):
+                    answer, signature = convert.score_answer(
+                        stream, shape, is_one_of_many=number < len(requests)
+                    )
+                    self._require_verifier().score(request, answer, signature)
+                    answers.append(replace(answer, signature=signature))
             finally:
                 stream.cancel()
-            self._require_verifier().score(request, answer, signature)
-            return replace(answer, signature=signature)
+            return answers
 
         return self._ask(work)
 
@@ -457,15 +466,26 @@ class GrpcConnection:
         Raises:
             ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
         """
-        width = request.slot_width
-        if width is None:
+        return self.records_all([request])[0]
+
+    def records_all(self, requests: Sequence[RecordRequest]) -> list[RecordAnswer]:
+        """Return record slots of some segments, in one call; see ``records``."""
+        if any(request.slot_width is None for request in requests):
             raise ParameterError("a record request does not say how wide its slots are")
 
-        def work() -> RecordAnswer:
-            message = convert.record_request_message(request)
+        def work() -> list[RecordAnswer]:
+            message = convert.record_requests_message(requests)
             stream = self._search.GetRecords(message, timeout=self._timeout_s)
             try:
-                return convert.record_answer(stream, len(request.slots), width)
+                return [
+                    convert.record_answer(
+                        stream,
+                        len(request.slots),
+                        request.slot_width or 0,
+                        is_one_of_many=number < len(requests),
+                    )
+                    for number, request in enumerate(requests, 1)
+                ]
             finally:
                 stream.cancel()
 

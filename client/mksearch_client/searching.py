@@ -294,8 +294,7 @@ class Searcher:
         servers = self._start()
         opened = self._open(servers)
         collection = self._keys.collection
-        lookups = (opened.lookup(servers, view) for view in opened.views)
-        found = (lookup.find(external_id) for lookup in lookups)
+        found = (opened.find(servers, view, external_id) for view in opened.views)
         entry = next((entry for entry in found if entry is not None), None)
         if entry is None:
             raise InputError(

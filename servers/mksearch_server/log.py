@@ -28,9 +28,10 @@ LOG_FORMATS: Final = ("text", "json")
 #: Every field that a line may have, and its type.
 FIELDS: Final[Mapping[str, type]] = {
     "address": str,  # HOST:PORT that this server listens on
-    "cause": str,  # why the issuer's keys, the TLS files or an engine are not used
+    "cause": str,  # why keys of the issuer, TLS files, an engine or the disk cannot be used
     "generation": int,  # of this server's share
     "kind": str,  # class of an error
+    "objects": int,  # of versions that are served no more
     "part": str,  # library that a warning is of
     "place": str,  # module and line of this program
     "reason": str,  # the operating system's words for an error number
@@ -54,6 +55,8 @@ EVENTS: Final[Mapping[str, tuple[int, str]]] = {
     "draining": (logging.INFO, "stopping: {seconds} s for running requests"),
     "engine-changed": (logging.WARNING, "the engine: {cause}"),
     "engine-unnoted": (logging.WARNING, "what the engine runs on cannot be noted ({reason})"),
+    "erased": (logging.INFO, "erased {objects} objects of earlier versions"),
+    "erasing-failed": (logging.ERROR, "cannot erase: {cause}"),
     "internal-fault": (logging.ERROR, "internal fault: {kind} at {place} ({reason})"),
     "issuer-keys-unread": (logging.ERROR, "the keys of the issuer: {cause}"),
     "library-warning": (logging.WARNING, "a warning of {part}: {kind} at {place} ({reason})"),

@@ -48,6 +48,9 @@ ACTIVE_STATE = "manifest"
 #: State: the highest manifest of a store that was damaged and serves nothing until it is whole.
 HIGHEST_STATE = "highest"
 _RENEWAL = "renewal"
+#: Names of objects that a version before listed and the active one does not.
+_OBSOLETE = "obsolete"
+_NAME_BYTES = 32
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
 _SLOTS_PER_PIECE = 128
@@ -203,6 +206,9 @@ class SearchServer:
         self._segments: Mapping[bytes, SegmentReader] = {}
         self._previous: _Served | None = None
         self._previous_until = 0.0
+        obsolete = store.read_state(_OBSOLETE) or b""
+        starts = range(0, len(obsolete), _NAME_BYTES)
+        self._obsolete = {obsolete[at : at + _NAME_BYTES] for at in starts}
         self._clock = clock
         self._renewal: SignedRenewal | None = None
         self._highest: SignedManifest | None = None
@@ -377,6 +383,8 @@ class SearchServer:
                 cure="publish again; only what is missing is sent",
             )
         segments = self._open_segments(signed)
+        # First: what is noted and still listed is never erased, what is not noted never either.
+        self._note_obsolete(self._listed(self._active) - proposal.listed.keys())
         self._store.write_states(
             {ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None, _RENEWAL: None}
         )
@@ -444,6 +452,45 @@ class SearchServer:
             with _SCORING:
                 keep_only(self._engine, set(self._segments))
 
+    def _listed(self, signed: SignedManifest | None) -> set[bytes]:
+        """Return the names of everything that a version consists of."""
+        return (
+            set() if signed is None else set(_Proposal(signed, self._store, is_draft=False).listed)
+        )
+
+    def _note_obsolete(self, names: set[bytes]) -> None:
+        if not names <= self._obsolete:
+            self._write_obsolete(self._obsolete | names)
+
+    def _write_obsolete(self, names: set[bytes]) -> None:
+        self._store.write_state(_OBSOLETE, b"".join(sorted(names)))
+        self._obsolete = names
+
+    @property
+    def may_sweep(self) -> bool:
+        """Tell whether there is something to erase that nobody is served any more."""
+        return bool(self._obsolete) and time.monotonic() >= self._previous_until
+
+    def sweep(self) -> int:
+        """Erase what versions before listed and no version does now; return how many objects.
+
+        The version before is served no more after this.
+
+        Raises:
+            StorageError: the disk refuses; it is tried again.
+        """
+        if not self.may_sweep:
+            return 0
+        self._previous = None
+        kept = self._listed(self._active)
+        if self._proposed is not None:
+            # A document may come back, and its publisher counts on what was here.
+            kept |= self._proposed.listed.keys()
+        erased = self._obsolete - kept
+        self._store.erase(erased)
+        self._write_obsolete(set())
+        return len(erased)
+
     def _proposal(self, manifest_hash: bytes) -> _Proposal:
         if self._proposed is None or self._proposed.signed.hash != manifest_hash:
             raise StorageError("this manifest was not proposed here", cure="publish again")
@@ -453,6 +500,10 @@ class SearchServer:
     def _open_segments(self, signed: SignedManifest) -> dict[bytes, SegmentReader]:
         opened = {}
         for segment in signed.manifest.segments():
+            if segment.id in self._segments:
+                # Mapped already: most segments outlive many versions.
+                opened[segment.id] = self._segments[segment.id]
+                continue
             reader = SegmentReader(self._store.map(segment.id))
             if reader.id != segment.id:
                 raise FormatError(

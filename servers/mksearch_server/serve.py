@@ -115,7 +115,7 @@ async def serve(config: ServerConfig, ready: Callable[[str, str, str], None]) ->
         transport="without TLS" if tls is None else "with TLS 1.3",
         version=runtime.version,
     )
-    background = [loop.create_task(collecting())]
+    background = [loop.create_task(collecting()), loop.create_task(runtime.sweeping())]
     if admin is not None:
         background.append(loop.create_task(_beating(admin)))
         log_event("admin-listening", address=admin.address)

@@ -34,7 +34,7 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.index.blob_list import BlobList
-from mksearch.index.catalogue import Lookup, decode_catalogue
+from mksearch.index.catalogue import Catalogue, Lookup
 from mksearch.index.dictionary import Dictionary
 from mksearch.index.manifest import Manifest, SignedManifest
 from mksearch.index.record import Member, decode_record, encode_record
@@ -435,7 +435,7 @@ def test_a_catalogue_of_any_other_content_is_refused_or_reads_as_what_it_says(
     inner = zlib.decompress(_content(stored, "catalogue"))
     damaged = zlib.compress(data.draw(damage(len(inner)), "damage")(inner), 1)
     with suppress(FormatError):
-        decode_catalogue(damaged)
+        Catalogue.decode(damaged)
 
 
 @MANY

@@ -28,7 +28,7 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, enrolment, members, queries, shares, signed, slow, timestamps
+from . import access, changes, enrolment, members, queries, shares, signed, slow, timestamps
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -187,6 +187,7 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     "signed": signed.verify_fast,
     "renewal": lambda case: timestamps.fast_renewal(case, file_of(case["file"])),
     "equivocation": lambda case: timestamps.fast_equivocation(case, file_of(case["file"])),
+    **changes.FAST,
     **access.FAST,
     **members.FAST,
     **shares.FAST,
@@ -310,6 +311,7 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     "signed": signed.verify_slow,
     "renewal": lambda case: timestamps.slow_renewal(case, file_of(case["file"])),
     "equivocation": lambda case: timestamps.slow_equivocation(case, file_of(case["file"])),
+    **changes.SLOW,
     **access.SLOW,
     **members.SLOW,
     **shares.SLOW,

@@ -17,6 +17,7 @@ from tests.reference.refused import Refused
 
 from . import (
     access,
+    changes,
     enrolment,
     generate,
     members,
@@ -33,6 +34,7 @@ ROOT = HERE.parents[1]
 CHECKS = {
     **slow.CHECKS,
     "signed": signed.check_signed,
+    "changes": changes.check,
     "access_policy": access.check_access_policy,
     "access": access.check_access,
     "members": members.check,
@@ -110,7 +112,7 @@ def test_the_reference_refuses_this_bad_vector_at_its_step(name: str) -> None:
 
 def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     steps = {load(name, BAD)["refused_at"] for name in bad_names()}
-    wanted = {f"5.{i}" for i in range(1, 7)} | {f"6.{i}" for i in range(1, 6)}
+    wanted = {f"5.{i}" for i in range(1, 7)} | {f"6.{i}" for i in range(1, 9)}
     wanted |= {f"7.{i}" for i in range(1, 8)} | {f"8.10.{i}" for i in range(1, 5)}
     wanted |= {f"11.1.{i}" for i in range(1, 8)} | {f"11.6.{i}" for i in range(1, 7)}
     wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}

@@ -1,0 +1,151 @@
+"""What changing a collection costs: adding to it, asking it in segments, merging these."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from unittest import mock
+
+from mksearch_client.member import Searcher
+from mksearch_client.owner import Owner
+from mksearch_client.reading import Document
+from tests.bench.bench import Bench
+from tests.bench.figures import Figure, PartResult, median_of
+from tests.bench.search import timed_searches
+from tests.support.processes import claim, serving
+
+__all__ = ["measure"]
+
+#: Share of the documents that is added to the others.
+ADDED = 0.01
+#: Of a whole publication, that adding so many may cost.
+ADDED_AT_MOST = 0.03
+N_SEGMENTS = 10
+SEGMENTS_AT_MOST = 1.3
+#: Of the speed of publishing, that merging must reach.
+COMPACT_AT_LEAST = 0.5
+N_SEARCHES = 20
+_TIMEOUT_S = 120.0
+_WARM = 200
+
+
+def _write(path: Path, documents: Iterable[Document]) -> Path:
+    with path.open("w", encoding="utf-8") as file:
+        for document in documents:
+            line = {"_id": document.id, "title": document.title, "text": document.text}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return path
+
+
+@contextmanager
+def _owner(folder: Path) -> Iterator[Owner]:
+    folder.mkdir()
+    with (
+        serving(folder) as fleet,
+        Owner(claim(fleet, folder / "profile"), timeout_s=_TIMEOUT_S) as owner,
+    ):
+        yield owner
+
+
+def _search_ms(bench: Bench, owner: Owner, queries: Iterable[str]) -> float:
+    with Searcher(owner.profile.folder, timeout_s=60.0) as searcher:
+        times, _ = timed_searches(searcher, tuple(queries), bench.times(N_SEARCHES))
+    return median_of(times)
+
+
+def _seconds(started: float) -> float:
+    return time.perf_counter() - started
+
+
+def measure(bench: Bench) -> PartResult:
+    """Publish mix99k, add 1 % to it; publish it in ten segments, ask these, merge them."""
+    corpus = bench.corpora.mix99k(bench.size(99_253))
+    folder = bench.folder / "changes"
+    folder.mkdir()
+    n_added = max(1, round(corpus.n_docs * ADDED))
+    texts = iter(corpus.documents())
+    warm = _write(folder / "warm.jsonl", (Document(f"w{n}", "", f"warm {n}") for n in range(_WARM)))
+    base = _write(folder / "base.jsonl", islice(texts, corpus.n_docs - n_added))
+    more = _write(folder / "more.jsonl", texts)
+    result = PartResult()
+    with _owner(folder / "adding") as owner:
+        owner.publish([warm])
+        started = time.perf_counter()
+        full = owner.publish([base], delete_missing=True)
+        full_s = _seconds(started)
+        started = time.perf_counter()
+        added = owner.publish([more])
+        added_s = _seconds(started)
+    row = {"documents": corpus.n_docs, "added": added.added, "full_s": full_s, "added_s": added_s}
+    sizes = {"full_mb": full.new_bytes / 1e6, "added_mb": added.new_bytes / 1e6}
+    segments_ms, compact_s, one_ms = _in_segments(bench, corpus.n_docs, folder)
+    result.tables["changes"] = [
+        {**row, **sizes, "segments_ms": segments_ms, "one_ms": one_ms, "compact_s": compact_s}
+    ]
+    note = corpus.note
+    result.figures = [
+        Figure(
+            "changes.add_seconds",
+            f"adding {added.added:,} documents to {full.added:,}: time, of a whole publication",
+            added_s / full_s,
+            "",
+            "at most",
+            limit=ADDED_AT_MOST,
+            note=note,
+        ),
+        Figure(
+            "changes.add_bytes",
+            f"adding {added.added:,} documents to {full.added:,}: bytes, of a whole publication",
+            added.new_bytes / full.new_bytes,
+            "",
+            "at most",
+            limit=ADDED_AT_MOST,
+            note=note,
+        ),
+        Figure(
+            "changes.segments",
+            f"search over {N_SEGMENTS} equal segments, of one over one segment",
+            segments_ms / one_ms,
+            "",
+            "at most",
+            limit=SEGMENTS_AT_MOST,
+            note=note,
+        ),
+        Figure(
+            "changes.compact",
+            f"merging {N_SEGMENTS} segments, of the speed of publishing as many documents",
+            full_s / compact_s,
+            "",
+            "at least",
+            limit=COMPACT_AT_LEAST,
+            note=note,
+        ),
+    ]
+    return result
+
+
+def _in_segments(bench: Bench, n_docs: int, folder: Path) -> tuple[float, float, float]:
+    """Return milliseconds of a search over segments, seconds of merging, milliseconds after it."""
+    corpus = bench.corpora.mix99k(n_docs)
+    texts = iter(corpus.documents())
+    # The first has to be the largest, or what follows would take its place.
+    first = n_docs // N_SEGMENTS + N_SEGMENTS
+    others = (n_docs - first) // (N_SEGMENTS - 1)
+    with (
+        _owner(folder / "segments") as owner,
+        mock.patch("mksearch_client.publishing.full_tiers", return_value=set()),
+    ):
+        for number in range(N_SEGMENTS):
+            size = others if number else first
+            report = owner.publish([_write(folder / "part.jsonl", islice(texts, size))])
+        if report.segments != N_SEGMENTS:
+            raise ValueError(f"{report.segments} segments came of {N_SEGMENTS} publications")
+        segments_ms = _search_ms(bench, owner, corpus.short)
+        started = time.perf_counter()
+        owner.compact()
+        compact_s = _seconds(started)
+        return segments_ms, compact_s, _search_ms(bench, owner, corpus.short)
