@@ -40,11 +40,16 @@ def _line(document: Document) -> str:
 
 
 def _deal(documents: Iterable[Document], paths: Sequence[Path]) -> None:
-    """Write documents into files by turns: a mixture has its kinds one after another."""
+    """Write documents into files by turns: a mixture has its kinds one after another.
+
+    Of each round the first file gets two, if there are several: were it no larger than the second,
+    publishing that would make one segment of both.
+    """
+    turns = [0, *range(len(paths))] if len(paths) > 1 else [0]
     with ExitStack() as files:
         out = [files.enter_context(path.open("w", encoding="utf-8")) for path in paths]
-        for document, file in zip(documents, cycle(out)):
-            file.write(_line(document))
+        for turn, document in zip(cycle(turns), documents, strict=False):
+            out[turn].write(_line(document))
 
 
 @contextmanager
@@ -137,8 +142,7 @@ def measure(bench: Bench) -> PartResult:
 def _in_segments(bench: Bench, corpus: Corpus, folder: Path) -> tuple[float, float, float]:
     """Return milliseconds of a search over segments, seconds of merging, milliseconds after it."""
     paths = [folder / f"part-{number}.jsonl" for number in range(N_SEGMENTS)]
-    # The first gets two turns: were it no larger, the second would take its place.
-    _deal(corpus.documents(), [paths[0], *paths])
+    _deal(corpus.documents(), paths)
     with (
         _owner(folder / "segments") as owner,
         mock.patch("mksearch_client.publishing.full_tiers", return_value=set()),
