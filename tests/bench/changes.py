@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 from unittest import mock
 
@@ -14,6 +14,7 @@ from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner
 from mksearch_client.reading import Document
 from tests.bench.bench import Bench
+from tests.bench.corpora import Corpus
 from tests.bench.figures import Figure, PartResult, median_of
 from tests.bench.search import timed_searches
 from tests.support.processes import claim, serving
@@ -33,12 +34,22 @@ _TIMEOUT_S = 120.0
 _WARM = 200
 
 
-def _write(path: Path, documents: Iterable[Document]) -> Path:
-    with path.open("w", encoding="utf-8") as file:
-        for document in documents:
-            line = {"_id": document.id, "title": document.title, "text": document.text}
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    return path
+def _line(document: Document) -> str:
+    fields = {"_id": document.id, "title": document.title, "text": document.text}
+    return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def _deal(documents: Iterable[Document], paths: Sequence[Path]) -> None:
+    """Write documents into files by turns: a mixture has its kinds one after another.
+
+    Of each round the first file gets two, if there are several: were it no larger than the second,
+    publishing that would make one segment of both.
+    """
+    turns = [0, *range(len(paths))] if len(paths) > 1 else [0]
+    with ExitStack() as files:
+        out = [files.enter_context(path.open("w", encoding="utf-8")) for path in paths]
+        for turn, document in zip(cycle(turns), documents, strict=False):
+            out[turn].write(_line(document))
 
 
 @contextmanager
@@ -66,11 +77,11 @@ def measure(bench: Bench) -> PartResult:
     corpus = bench.corpora.mix99k(bench.size(99_253))
     folder = bench.folder / "changes"
     folder.mkdir()
-    n_added = max(1, round(corpus.n_docs * ADDED))
-    texts = iter(corpus.documents())
-    warm = _write(folder / "warm.jsonl", (Document(f"w{n}", "", f"warm {n}") for n in range(_WARM)))
-    base = _write(folder / "base.jsonl", islice(texts, corpus.n_docs - n_added))
-    more = _write(folder / "more.jsonl", texts)
+    warm, base, more = (folder / f"{name}.jsonl" for name in ("warm", "base", "more"))
+    _deal((Document(f"w{n}", "", f"warm {n}") for n in range(_WARM)), [warm])
+    every = round(1 / ADDED)
+    _deal((d for n, d in enumerate(corpus.documents()) if n % every), [base])
+    _deal((d for n, d in enumerate(corpus.documents()) if not n % every), [more])
     result = PartResult()
     with _owner(folder / "adding") as owner:
         owner.publish([warm])
@@ -82,7 +93,7 @@ def measure(bench: Bench) -> PartResult:
         added_s = _seconds(started)
     row = {"documents": corpus.n_docs, "added": added.added, "full_s": full_s, "added_s": added_s}
     sizes = {"full_mb": full.new_bytes / 1e6, "added_mb": added.new_bytes / 1e6}
-    segments_ms, compact_s, one_ms = _in_segments(bench, corpus.n_docs, folder)
+    segments_ms, compact_s, one_ms = _in_segments(bench, corpus, folder)
     result.tables["changes"] = [
         {**row, **sizes, "segments_ms": segments_ms, "one_ms": one_ms, "compact_s": compact_s}
     ]
@@ -108,7 +119,7 @@ def measure(bench: Bench) -> PartResult:
         ),
         Figure(
             "changes.segments",
-            f"search over {N_SEGMENTS} equal segments, of one over one segment",
+            f"search over {N_SEGMENTS} segments of about one size, of one over one segment",
             segments_ms / one_ms,
             "",
             "at most",
@@ -128,22 +139,17 @@ def measure(bench: Bench) -> PartResult:
     return result
 
 
-def _in_segments(bench: Bench, n_docs: int, folder: Path) -> tuple[float, float, float]:
+def _in_segments(bench: Bench, corpus: Corpus, folder: Path) -> tuple[float, float, float]:
     """Return milliseconds of a search over segments, seconds of merging, milliseconds after it."""
-    corpus = bench.corpora.mix99k(n_docs)
-    texts = iter(corpus.documents())
-    # The first has to be the largest, or what follows would take its place.
-    first = n_docs // N_SEGMENTS + N_SEGMENTS
-    others = (n_docs - first) // (N_SEGMENTS - 1)
+    paths = [folder / f"part-{number}.jsonl" for number in range(N_SEGMENTS)]
+    _deal(corpus.documents(), paths)
     with (
         _owner(folder / "segments") as owner,
         mock.patch("mksearch_client.publishing.full_tiers", return_value=set()),
     ):
-        for number in range(N_SEGMENTS):
-            size = others if number else first
-            report = owner.publish([_write(folder / "part.jsonl", islice(texts, size))])
-        if report.segments != N_SEGMENTS:
-            raise ValueError(f"{report.segments} segments came of {N_SEGMENTS} publications")
+        n_segments = [owner.publish([path]).segments for path in paths]
+        if n_segments[-1] != N_SEGMENTS:
+            raise ValueError(f"publications left {n_segments} segments, not one more each")
         segments_ms = _search_ms(bench, owner, corpus.short)
         started = time.perf_counter()
         owner.compact()

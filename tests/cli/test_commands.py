@@ -886,3 +886,39 @@ def test_the_demo_names_what_is_wrong_before_it_starts(
     runner: Runner, words: tuple[str, ...], code: int, part: str
 ) -> None:
     require_error(runner.client("demo", *words, "--json"), code, part)
+
+
+# --- owner delete, compact ------------------------------------------------------------------------
+
+
+def test_documents_are_deleted_and_erased_and_both_say_so(
+    collection: Collection, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "quince.md").write_text("# Quinces\n\nboil the quinces with sugar\n")
+    collection("owner", "publish", notes)
+    wrong = collection("owner", "delete", "quince.md", "nowhere", "--json")
+    require_error(wrong, 1, "'nowhere'", "nothing was deleted")
+    assert collection("search", "quince", "--json").json["hits"][0]["id"] == "quince.md"
+
+    done = collection("owner", "delete", "quince.md", "--json")
+    assert (done.code, done.json["deleted"]) == (0, ["quince.md"])
+    assert collection("search", "quince", "--json").json["hits"] == []
+    # Nothing of its segment was left, so that went as well.
+    (group,) = collection("owner", "status", "--json").json["groups"]
+    assert (group["documents"], group["deleted"], group["segments"]) == (N_DOCS, 0, 1)
+    hit = collection("search", "tomato", "--json").json["hits"][0]["id"]
+    assert collection("owner", "delete", hit).code == 0
+    (group,) = collection("owner", "status", "--json").json["groups"]
+    assert (group["documents"], group["deleted"], group["segments"]) == (N_DOCS - 1, 1, 1)
+
+    dry = collection("owner", "compact", "--dry-run", "--json").json
+    (merge,) = dry["merges"]
+    assert (merge["documents"], merge["erased"], dry["dry_run"]) == (N_DOCS - 1, 1, True)
+    told = collection("owner", "compact")
+    assert (told.code, told.err) == (0, "")
+    assert "1 erased" in told.out
+    (group,) = collection("owner", "status", "--json").json["groups"]
+    assert (group["segments"], group["deleted"], group["compact_saves_bytes"]) == (1, 0, 0)
+    assert "is compact" in collection("owner", "compact").out

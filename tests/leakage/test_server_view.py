@@ -81,6 +81,11 @@ class WatchedServer:
     def _see(self, *what: object) -> None:
         self._view.calls.append(what)
 
+    @property
+    def version(self) -> int:
+        """Version that is served; the owner of a test knows it without asking."""
+        return self._server.version
+
     def propose(self, data: bytes) -> bytes:
         self._see("propose", len(data))
         return self._server.propose(data)
