@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import cbor2
+import numpy as np
+from numpy.typing import NDArray
 
 from mksearch.errors import FormatError, UnsupportedVersion
 
 __all__ = [
     "ByteReader",
     "decode_cbor",
+    "decode_varints",
     "encode_cbor",
     "encode_varint",
     "read_envelope",
@@ -82,6 +85,27 @@ def encode_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def decode_varints(data: bytes, n_values: int, what: str) -> NDArray[np.int64]:
+    """Return the varints that ``data`` consists of: int64 (n_values,).
+
+    Raises:
+        FormatError: more, fewer, or one that is not in its shortest form or 2**63 and above.
+    """
+    octets = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(octets < 0x80)
+    if len(ends) != n_values or (len(octets) and octets[-1] >= 0x80):
+        raise FormatError(f"{what} holds {len(ends)} varints (need {n_values})")
+    if not n_values:
+        return np.zeros(0, np.int64)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    sizes = ends - starts + 1
+    if int(sizes.max()) > _VARINT_BYTES_MAX or ((sizes > 1) & (octets[ends] == 0)).any():
+        raise FormatError(f"{what} holds a varint that is not canonical")
+    shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, sizes))
+    values: NDArray[np.int64] = np.add.reduceat((octets & 0x7F).astype(np.int64) << shifts, starts)
+    return values
 
 
 class ByteReader:

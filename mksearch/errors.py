@@ -12,6 +12,8 @@ __all__ = [
     "AnalyzerError",
     "AnswerRefused",
     "CredentialRefused",
+    "EngineFailed",
+    "EngineUnavailable",
     "EpochPassed",
     "FormatError",
     "InputError",
@@ -28,6 +30,7 @@ __all__ = [
     "ProfileError",
     "QueryError",
     "RecordRefused",
+    "RenewalRefused",
     "ServerRefused",
     "ServerUnreachable",
     "StorageError",
@@ -184,6 +187,19 @@ class StorageError(MksearchError):
     code = "storage"
 
 
+class EngineUnavailable(MksearchError):
+    """An engine cannot be used on this machine: no library, no driver, no device that works."""
+
+    code = "engine-unavailable"
+    exit_code = 2
+
+
+class EngineFailed(MksearchError):
+    """An engine failed while it computed; nothing was answered, and the next call tries anew."""
+
+    code = "engine-failed"
+
+
 class VerificationError(MksearchError):
     """Something received was not proved right, so nothing of it was used."""
 
@@ -219,6 +235,12 @@ class ManifestExpired(ManifestRefused):
     """A manifest is authentic but past its expiry."""
 
     code = "manifest-expired"
+
+
+class RenewalRefused(VerificationError):
+    """A renewal is authentic but of another manifest, of an impossible time, or no later one."""
+
+    code = "renewal-refused"
 
 
 class RecordRefused(VerificationError):

@@ -102,6 +102,8 @@ K_MAX: Final = 10_000
 #: Life of a manifest, seconds (90 days), and how long before its end clients warn (14 days).
 MANIFEST_LIFE_S: Final = 90 * 86400
 MANIFEST_WARNING_S: Final = 14 * 86400
+#: Seconds that the clocks of clients, servers and owners may differ.
+CLOCK_S: Final = 120
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,11 @@ class BlobPack:
             self._places[index[at : at + _NAME_BYTES]] = offset, size
             offset += size
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all blobs."""
+        return sum(size for _, size in self._places.values())
+
     def __contains__(self, name: bytes) -> bool:
         """Return whether the pack holds the blob ``name`` (32 bytes)."""
         return name in self._places

@@ -16,7 +16,14 @@ import typer
 
 from mksearch import __version__
 from mksearch.errors import MksearchError, ParameterError
-from mksearch_client import admin_commands, backup_commands, epoch_commands, user_commands
+from mksearch_client import (
+    admin_commands,
+    backup_commands,
+    epoch_commands,
+    timestamp_commands,
+    upkeep_commands,
+    user_commands,
+)
 from mksearch_client.options import (
     Authorities,
     ClientCertificate,
@@ -43,7 +50,7 @@ app.add_typer(user_commands.app, name="user")
 
 #: Commands of the contract whose subject this release does not have yet.
 LATER = ("complete", "evaluate", "web", "plan")
-OWNER_LATER = ("delete", "compact", "add-server", "replace-server", "watch")
+OWNER_LATER = ("add-server", "replace-server")
 
 #: Exit code of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
@@ -126,8 +133,12 @@ def init(
 def publish(
     paths: Annotated[list[Path], typer.Argument(help="Files, folders: .txt, .md, .rst, .jsonl.")],
     profile: ProfileFolderOption = None,
-    scoring: Annotated[str, typer.Option(help="tfidf or bm25.")] = "tfidf",
-    language: Annotated[str, typer.Option(help="auto, en or plain.")] = "auto",
+    scoring: Annotated[
+        str | None, typer.Option(help="tfidf or bm25 [as published, at first tfidf].")
+    ] = None,
+    language: Annotated[
+        str, typer.Option(help="en, plain, or auto: as published, at first en.")
+    ] = "auto",
     policy: Annotated[
         str | None,
         typer.Option(help="Who may search and read them [every member]; see docs/operations.md."),
@@ -141,7 +152,7 @@ def publish(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Encrypt documents and give them to every server."""
+    """Encrypt what is new or changed and give it to every server; other documents stay."""
     from mksearch_client.commands import PublishOptions, owner_publish
 
     options = PublishOptions(paths, scoring, language, policy, delete_missing, dry_run, report)
@@ -155,7 +166,7 @@ def status(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Say what every server serves."""
+    """Say what is published, what compacting would save, and what every server serves."""
     from mksearch_client.commands import owner_status
 
     owner_status(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
@@ -178,7 +189,7 @@ def card(
 def verify(
     evidence: Annotated[
         list[Path] | None,
-        typer.Option(help="Prove this lie of a server instead, by computing its answer anew."),
+        typer.Option(help="Prove this instead: a server's lie, computed anew, or two manifests."),
     ] = None,
     profile: ProfileFolderOption = None,
     passphrase_file: PassphraseFile = None,
@@ -197,16 +208,31 @@ def verify(
 @owner_app.command(epilog="Example: mksearch owner renew")
 def renew(
     profile: ProfileFolderOption = None,
+    timestamp: Annotated[
+        Path | None,
+        typer.Option(help="Renew with this timestamp key instead; no profile is needed."),
+    ] = None,
     passphrase_file: PassphraseFile = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Sign the newest version again with a later expiry."""
+    if timestamp is not None:
+        timestamp_commands.renew_with(
+            timestamp, passphrase_file, timeout_s=timeout, as_json=as_json
+        )
+        return
     from mksearch_client.commands import owner_renew
 
     owner_renew(profile, passphrase_file, timeout_s=timeout, as_json=as_json)
 
 
+owner_app.command("timestamp-key", epilog=timestamp_commands.TIMESTAMP_EXAMPLE)(
+    timestamp_commands.timestamp_key
+)
+owner_app.command("delete", epilog=upkeep_commands.DELETE_EXAMPLE)(upkeep_commands.delete)
+owner_app.command("compact", epilog=upkeep_commands.COMPACT_EXAMPLE)(upkeep_commands.compact)
+owner_app.command("watch", epilog=upkeep_commands.WATCH_EXAMPLE)(upkeep_commands.watch)
 owner_app.command("revoke", epilog=epoch_commands.REVOKE_EXAMPLE)(epoch_commands.revoke)
 owner_app.command("rotate", epilog=epoch_commands.ROTATE_EXAMPLE)(epoch_commands.rotate)
 owner_app.command("backup", epilog=backup_commands.BACKUP_EXAMPLE)(backup_commands.backup)

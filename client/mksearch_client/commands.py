@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from mksearch.access.policy import parse_policy
-from mksearch.errors import InputError, ParameterError
+from mksearch.errors import InputError, MksearchError, ParameterError
+from mksearch.index.manifest import SignedManifest
 from mksearch_client.client_files import GivenFiles
 from mksearch_client.member import Searcher
 from mksearch_client.outputs import (
@@ -28,6 +29,7 @@ from mksearch_client.outputs import (
     write_plain,
 )
 from mksearch_client.owner import UNREACHABLE, Owner, PublishReport
+from mksearch_client.owner_reports import GroupStatus
 from mksearch_client.profile import Profile, default_profile, open_profile, read_passphrase
 from mksearch_client.publication import Progress as ProgressCallback
 from mksearch_client.result import SearchResult
@@ -144,7 +146,7 @@ class PublishOptions:
     """Options of ``mksearch owner publish``."""
 
     paths: Sequence[Path]
-    scoring: str
+    scoring: str | None
     language: str
     policy: str | None
     delete_missing: bool
@@ -161,7 +163,7 @@ def owner_publish(
     as_json: bool,
 ) -> None:
     """Run ``mksearch owner publish``."""
-    if options.scoring not in ("tfidf", "bm25"):
+    if options.scoring not in (None, "tfidf", "bm25"):
         raise ParameterError(f"there is no scoring {options.scoring!r}", cure="use tfidf or bm25")
     if options.policy is not None:
         # "" is what a shell makes of a variable that is not set, and would be every member.
@@ -203,14 +205,18 @@ def _show_published(report: PublishReport, options: PublishOptions) -> None:
     documents = f"{report.documents} documents"
     if options.policy is not None:
         documents += f" under {options.policy}"
+    changes = (
+        f"{report.added} added, {report.replaced} replaced, {report.deleted} deleted, "
+        f"{report.unchanged} left alone"
+    )
     if options.dry_run:
-        what = "would be published" if report.changed else "are published already"
+        what = f"would be published: {changes}" if report.changed else "are published already"
         out(f"{documents} {what}")
     elif not report.changed:
         out(f"nothing changed: version {report.version} has these {documents}")
     else:
         out(
-            f"{documents} are version {report.version}: {report.columns} columns, "
+            f"{documents} are version {report.version} ({changes}): {report.columns} columns, "
             f"{report.index_bytes / 1e6:.1f} MB of index on every server"
         )
 
@@ -221,16 +227,23 @@ def owner_status(
     """Run ``mksearch owner status``."""
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         signed, servers = owner.status()
+        expires_at = 0 if signed is None else owner.expires_at(signed)
+        groups, problem = _groups(owner, signed)
         name = owner.profile.name
         evidence = owner.profile.evidence()
+        equivocations = owner.profile.equivocations()
     manifest = None if signed is None else signed.manifest
     fields = {
         "name": name,
         "version": 0 if manifest is None else manifest.version,
         "documents": 0 if manifest is None else sum(g.n_docs for g in manifest.groups),
-        "expires_at": 0 if manifest is None else manifest.expires_at,
+        "expires_at": expires_at,
+        "timestamp_key": "" if manifest is None else manifest.timestamp_key.hex(),
+        "created_at": 0 if manifest is None else manifest.created_at,
+        "groups": [asdict(group) for group in groups],
         "servers": [asdict(server) for server in servers],
         "evidence": [asdict(kept) for kept in evidence],
+        "equivocations": [asdict(kept) for kept in equivocations],
     }
     if as_json:
         print_json(fields)
@@ -238,14 +251,39 @@ def owner_status(
     if manifest is None:
         out(f"{name}: nothing is published")
     else:
-        until = datetime.fromtimestamp(manifest.expires_at, UTC).date()
-        out(f"{name}: version {manifest.version}, {fields['documents']} documents, until {until}")
+        until = datetime.fromtimestamp(expires_at, UTC).date()
+        made = datetime.fromtimestamp(manifest.created_at, UTC)
+        out(
+            f"{name}: version {manifest.version} of {made:%Y-%m-%d %H:%M} UTC, "
+            f"{fields['documents']} documents, until {until}"
+        )
+    for group in groups:
+        policy = safe(group.policy) or "every member"
+        out(
+            f"{policy}: {group.documents} documents, {group.deleted} deleted and not erased, "
+            f"{group.segments} segments, {group.bytes / 1e6:.1f} MB of index; compacting saves "
+            f"{group.compact_saves_bytes / 1e6:.1f} MB"
+        )
+    if problem:
+        note(problem)
     for server in servers:
         reason = f": {server.reason}" if server.reason else ""
         out(f"server {server.id} {server.address} {server.status} v{server.version}{reason}")
     for kept in evidence:
         day = datetime.fromtimestamp(kept.kept_at, UTC).date()
         out(f"server {kept.server} lied about version {kept.version} on {day}: {kept.path}")
+    for pair in equivocations:
+        day = datetime.fromtimestamp(pair.kept_at, UTC).date()
+        out(f"two manifests about version {pair.version} were met on {day}: {pair.path}")
+
+
+def _groups(owner: Owner, signed: SignedManifest | None) -> tuple[tuple[GroupStatus, ...], str]:
+    """Return what a version holds, and why that cannot be said."""
+    try:
+        return owner.groups(signed), ""
+    except MksearchError as error:
+        # Servers that are away are what the rest of the status is about.
+        return (), f"what the servers hold cannot be read: {error}"
 
 
 def owner_card(
@@ -290,13 +328,16 @@ def owner_judge(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Run ``mksearch owner verify --evidence``: code 3 when a lie is proved."""
+    """Run ``mksearch owner verify --evidence``: code 3 when a lie or two manifests are proved."""
     with Owner(_open_profile(folder, passphrase_file), timeout_s=timeout_s) as owner:
         verdicts = [(path, owner.judge(path)) for path in evidence]
     if as_json:
         print_json({"evidence": [{"path": str(p), **asdict(verdict)} for p, verdict in verdicts]})
     else:
         for path, verdict in verdicts:
+            if not verdict.server:
+                out(f"{path}: {verdict.reason}")
+                continue
             what = "lied" if verdict.is_lie else "did not lie"
             about = f"server {verdict.server} {what} about version {verdict.version}"
             out(f"{path}: {about}: {verdict.reason}")

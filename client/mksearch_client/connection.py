@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -60,7 +60,12 @@ _PATIENCE = 0.3
 _RETRY_S_MIN = 0.02
 #: Shortest time between pings, milliseconds: servers refuse more of them.
 _PING_MS_MIN = 2000
-_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+#: Why a call has no answer, of a server's own or other: a server that ends cuts what it has begun.
+_UNREACHABLE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
 #: Looking for every object of a large collection takes a server seconds.
 _LIST_TIMEOUT_S = 120.0
 #: Uploading a segment takes as long as it takes; pings find out if the server is gone.
@@ -365,6 +370,10 @@ class GrpcConnection:
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._late()
+        if code in _UNREACHABLE and is_draining(error):
+            return self._unreachable("it is being stopped")
+        if code is grpc.StatusCode.CANCELLED:
+            return self._unreachable("the call was cut")
         if code is grpc.StatusCode.UNAVAILABLE:
             if is_draining(error):
                 return self._unreachable("it is being stopped")
@@ -408,25 +417,48 @@ class GrpcConnection:
 
         return self._ask(work)
 
+    def renewal(self) -> bytes:
+        """Return the renewal that the server holds, b"" without one; it proves itself.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+        """
+
+        def work() -> bytes:
+            request = search_pb2.GetRenewalRequest()
+            answer = self._one(self._search.GetRenewal(request, timeout=self._timeout_s))
+            return bytes(answer.renewal)
+
+        return self._ask(work)
+
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Score a query share; the answer is proved to come from the server.
 
         Raises:
             ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
         """
-        shape = request.answer_shape
-        if shape is None:
+        return self.score_all([request])[0]
+
+    def score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreAnswer]:
+        """Score a query share for each of some segments, in one call; see ``score``."""
+        shapes = [shape for r in requests if (shape := r.answer_shape) is not None]
+        if len(shapes) != len(requests):
             raise ParameterError("a score request does not say what shape its answer has")
 
-        def work() -> ScoreAnswer:
-            messages = convert.score_request_messages(request)
+        def work() -> list[ScoreAnswer]:
+            messages = chain.from_iterable(map(convert.score_request_messages, requests))
             stream = self._search.Score(messages, timeout=self._timeout_s)
+            answers = []
             try:
-                answer, signature = convert.score_answer(stream, shape)
+                for number, (request, shape) in enumerate(zip(requests, shapes, strict=True), 1):
+                    answer, signature = convert.score_answer(
+                        stream, shape, is_one_of_many=number < len(requests)
+                    )
+                    self._require_verifier().score(request, answer, signature)
+                    answers.append(replace(answer, signature=signature))
             finally:
                 stream.cancel()
-            self._require_verifier().score(request, answer, signature)
-            return replace(answer, signature=signature)
+            return answers
 
         return self._ask(work)
 
@@ -436,15 +468,26 @@ class GrpcConnection:
         Raises:
             ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
         """
-        width = request.slot_width
-        if width is None:
+        return self.records_all([request])[0]
+
+    def records_all(self, requests: Sequence[RecordRequest]) -> list[RecordAnswer]:
+        """Return record slots of some segments, in one call; see ``records``."""
+        if any(request.slot_width is None for request in requests):
             raise ParameterError("a record request does not say how wide its slots are")
 
-        def work() -> RecordAnswer:
-            message = convert.record_request_message(request)
+        def work() -> list[RecordAnswer]:
+            message = convert.record_requests_message(requests)
             stream = self._search.GetRecords(message, timeout=self._timeout_s)
             try:
-                return convert.record_answer(stream, len(request.slots), width)
+                return [
+                    convert.record_answer(
+                        stream,
+                        len(request.slots),
+                        request.slot_width or 0,
+                        is_one_of_many=number < len(requests),
+                    )
+                    for number, request in enumerate(requests, 1)
+                ]
             finally:
                 stream.cancel()
 
@@ -597,4 +640,14 @@ class GrpcConnection:
         answer = self._call(
             lambda: self._one(self._owner.Activate(request, timeout=_UPLOAD_TIMEOUT_S))
         )
+        return int(answer.version)
+
+    def renew(self, data: bytes) -> int:
+        """Hand over a renewal; return the version that is good for longer.
+
+        Raises:
+            ServerUnreachable, ServerRefused: see ``mksearch.errors``.
+        """
+        request = owner_pb2.RenewRequest(renewal=data)
+        answer = self._call(lambda: self._one(self._owner.Renew(request, timeout=self._timeout_s)))
         return int(answer.version)

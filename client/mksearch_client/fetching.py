@@ -26,6 +26,10 @@ class Connection(Protocol):
         """Return the active signed manifest."""
         ...
 
+    def renewal(self) -> bytes:
+        """Return the renewal of the active version that is held, b"" without one."""
+        ...
+
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Score a query share."""
         ...

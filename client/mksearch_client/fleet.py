@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from typing import TypeVar
 
 from mksearch.crypto.kdf import sha256
@@ -16,7 +17,8 @@ from mksearch.errors import (
     StorageError,
 )
 from mksearch.index.blob_list import BlobList
-from mksearch.index.manifest import Group, ObjectRef, SignedManifest
+from mksearch.index.equivocation import Equivocation, are_rivals
+from mksearch.index.manifest import Group, ObjectRef, SegmentRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentChecker, SegmentHeader
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.member import connect, connect_to
@@ -86,6 +88,7 @@ class Fleet:
         keys = self.profile.keys
         n_answers = 0
         newest = self.profile.highest_seen()
+        shown = {} if newest is None else {newest.hash: newest}
         answers = self.each(lambda connection: connection.manifest())
         for answer in answers.values():
             if isinstance(answer, ServerRefused) and answer.detail_code == "storage":
@@ -96,8 +99,12 @@ class Fleet:
                 except MksearchError:
                     continue
                 n_answers += 1
+                shown[signed.hash] = signed
                 if newest is None or signed.manifest.version > newest.manifest.version:
                     newest = signed
+        for one, other in combinations(shown.values(), 2):
+            if are_rivals(one, other):
+                self.profile.keep_equivocation(Equivocation.of(one, other))
         need = self.profile.quorum.threshold
         if n_answers < need:
             reasons = [str(a) for a in answers.values() if isinstance(a, MksearchError)]
@@ -111,15 +118,10 @@ class Fleet:
 
     def columns(self, group: Group) -> int:
         """Return the columns of level 0 of a group's newest segment."""
-        ref = group.segments[-1]
-        for connection in self.connections.values():
-            try:
-                head = SegmentHeader.decode(connection.read_object(ref.id, 0, HEADER_BYTES))
-            except MksearchError:
-                continue
-            if head.id == ref.id:
-                return head.layout.levels[0].width
-        return 0
+        try:
+            return self.header(group.segments[-1]).layout.levels[0].width
+        except NotEnoughAnswers:
+            return 0
 
     def fetch(self, ref: ObjectRef) -> bytes:
         """Return an object from any server that sends the right bytes."""
@@ -135,6 +137,19 @@ class Fleet:
             errors.append(f"server {connection.server} sent other bytes")
         raise NotEnoughAnswers(
             f"no server sent the object {ref.id.hex()[:16]}: {'; '.join(errors)}", have=0, need=1
+        )
+
+    def header(self, ref: SegmentRef) -> SegmentHeader:
+        """Return the header of a segment from any server that sends the right bytes."""
+        for connection in self.connections.values():
+            try:
+                head = SegmentHeader.decode(connection.read_object(ref.id, 0, HEADER_BYTES))
+            except MksearchError:
+                continue
+            if head.id == ref.id:
+                return head
+        raise NotEnoughAnswers(
+            f"no server sent the header of segment {ref.id.hex()[:16]}", have=0, need=1
         )
 
     def distribute(
@@ -262,10 +277,10 @@ class _Relay:
         if name not in self._sizes and not self._knows_blobs:
             self._knows_blobs = True
             for group in self._publication.signed.manifest.groups:
-                # A list that the folder holds is of blobs that it holds as well.
-                if not self._publication.holds(group.blobs.id):
-                    blobs = b"".join(self.chunks(group.blobs.id))
-                    self._sizes |= dict(BlobList.decode(blobs).blobs)
+                here = self._publication.holds(group.blobs.id)
+                source = self._publication.chunks if here else self.chunks
+                blobs = b"".join(source(group.blobs.id))
+                self._sizes |= dict(BlobList.decode(blobs).blobs)
         return self._sizes.get(name, 0)
 
 

@@ -25,7 +25,7 @@ class Verdict:
     """What recomputing says.
 
     Attributes:
-        server: whose answer it is.
+        server: whose answer it is; 0 for two manifests that the owner's key signed.
         version: of the collection, about which.
         is_lie: the server signed what its cells and the question do not give.
         reason: where it differs, in words.

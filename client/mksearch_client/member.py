@@ -19,6 +19,7 @@ from mksearch.errors import (
     ProfileError,
 )
 from mksearch.index.document import StoredDocument
+from mksearch.index.equivocation import Equivocation
 from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.query.ranking import Ranking
 from mksearch_client import searching
@@ -170,6 +171,7 @@ class Searcher(searching.Searcher):
             on_close=close,
             on_seen=opened.remember,
             on_lie=self._keep_lie,
+            on_rivals=self._keep_rivals,
         )
 
     # --- servers that lied
@@ -188,8 +190,14 @@ class Searcher(searching.Searcher):
                 "(mksearch owner verify --evidence)"
             )
 
+    def _keep_rivals(self, evidence: Equivocation) -> str:
+        path = self._profile.keep_equivocation(evidence)
+        kept = f"; both are in {path}, for the owner (mksearch owner verify --evidence)"
+        self._lies.append(f"{evidence}{kept if path else ''}")
+        return path
+
     def _warnings(self, ranking: Ranking) -> list[str]:
-        return super()._warnings(ranking) + self._lies
+        return super()._warnings(ranking) + list(dict.fromkeys(self._lies))
 
     # --- while servers go over to a new version, one after another
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.kdf import sha256
-from mksearch.index.catalogue import Lookup
+from mksearch.index.catalogue import Lookup, LookupEntry
 from mksearch.index.manifest import Group, Manifest, ObjectRef, SegmentRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES
 from mksearch.index.stream import open_stream
-from mksearch.query.group import GroupView, open_dictionary
+from mksearch.index.tombstones import LookupPart
+from mksearch.query.group import GroupView, open_dictionary, open_lookup_parts
 from mksearch.query.records import require_object
 from mksearch_client.asking import Servers
 from mksearch_client.fetching import Cache, Connection, first_good, read_object
@@ -42,15 +43,28 @@ class OpenVersion:
         self._collection = collection
         self._lookups: dict[bytes, Lookup] = {}
 
-    def lookup(self, servers: Servers[Connection], view: GroupView) -> Lookup:
-        """Return the lookup of a group, fetched when it is wanted first."""
-        name = view.group.lookup.id
-        if name not in self._lookups:
-            sealed = self._fetch(servers, view.group.lookup, "the lookup")
+    def find(
+        self, servers: Servers[Connection], view: GroupView, external_id: str
+    ) -> LookupEntry | None:
+        """Return where a document of a group is, or None if it has no such document."""
+        if not view.parts:
+            return self._lookup(servers, view, view.group.lookup).find(external_id)
+        # The newest first: most of what is asked for was changed lately.
+        for part in reversed(view.parts):
+            entry = self._lookup(servers, view, part.part).find(external_id)
+            key = Lookup.key_of(view.bundle.lookup_key(), external_id) if entry else b""
+            if entry is not None and key not in part.tombstones.gone:
+                return entry
+        return None
+
+    def _lookup(self, servers: Servers[Connection], view: GroupView, ref: ObjectRef) -> Lookup:
+        """Return a lookup of format 1, fetched when it is wanted first."""
+        if ref.id not in self._lookups:
+            sealed = self._fetch(servers, ref, "the lookup")
             key = view.bundle.section_key("lookup")
             content = open_stream(key, "lookup", self._collection, sealed)
-            self._lookups[name] = Lookup.decode(view.bundle, content)
-        return self._lookups[name]
+            self._lookups[ref.id] = Lookup.decode(view.bundle, content)
+        return self._lookups[ref.id]
 
 
 class VersionOpener:
@@ -104,8 +118,12 @@ class VersionOpener:
         collection = self._ring.collection
         sealed = self._object(servers, group.dictionary, "the dictionary")
         dictionary = open_dictionary(bundle, collection, sealed)
+        parts: tuple[LookupPart, ...] = ()
+        if dictionary.format > 1:
+            sealed = self._object(servers, group.lookup, "the lookup")
+            parts = open_lookup_parts(bundle, collection, group, dictionary, sealed)
         headers = [self._header(servers, segment) for segment in group.segments]
-        return GroupView(group, bundle, collection, dictionary, headers)
+        return GroupView(group, bundle, collection, dictionary, headers, parts)
 
     def _object(self, servers: Servers[Connection], ref: ObjectRef, what: str) -> bytes:
         """Return an object from the cache or from any server, proved by its name."""

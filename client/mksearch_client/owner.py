@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,30 +25,34 @@ from mksearch.errors import (
     StorageError,
     VerificationError,
 )
-from mksearch.index.catalogue import CatalogueEntry, decode_catalogue
+from mksearch.index.equivocation import EQUIVOCATION_MAGIC, Equivocation
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
-from mksearch.index.stream import open_stream
+from mksearch.index.renewal import latest_renewal
 from mksearch.params import MANIFEST_LIFE_S, Quorum
 from mksearch.scoring.engine import make_engine
 from mksearch.text.analyzers import Analyzer, analyzer_for_language, make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.administration import Administration, load_administration
 from mksearch_client.client_files import GivenFiles
+from mksearch_client.comparing import Changes, compare
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.credentials import begin_epoch_if_needed, make_list, require_up_to_date
 from mksearch_client.first_pins import Pins
 from mksearch_client.fleet import Fleet
+from mksearch_client.holdings import Holdings, source_of
 from mksearch_client.judging import Verdict, judge
 from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
-from mksearch_client.policy_groups import divide, require_not_elsewhere
 from mksearch_client.profile import Profile, ServerEntry, open_profile
 from mksearch_client.publication import Progress, Publication, drop_objects, write_object
-from mksearch_client.publishing import Publisher, content_hash, require_administration
+from mksearch_client.publishing import Publisher, many_objects, require_administration
 from mksearch_client.readback import require_info, require_whole, verify_server
-from mksearch_client.reading import Reading, read_paths
+from mksearch_client.reading import Document, Reading, read_paths
 from mksearch_client.rotation import StoredDocuments
 from mksearch_client.sealing import next_access, seal_groups
+from mksearch_client.storing import content_hash
+from mksearch_client.timestamp import TimestampFile
+from mksearch_client.upkeep import Upkeep
 
 __all__ = ["Owner", "PublishReport", "ServerStatus"]
 
@@ -55,7 +60,7 @@ __all__ = ["Owner", "PublishReport", "ServerStatus"]
 UNREACHABLE = "unreachable"
 
 
-class Owner:
+class Owner(Upkeep):
     """An owner with a profile; a context manager that lets go of the servers.
 
     Attributes:
@@ -195,43 +200,47 @@ class Owner:
         paths: Sequence[Path],
         *,
         policy: str = "",
-        scoring: str = "tfidf",
-        language: str = "en",
+        scoring: str | None = None,
+        language: str = "auto",
         delete_missing: bool = False,
+        vanished: Collection[str] = (),
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> PublishReport:
-        """Make the documents of ``paths`` the content of the collection's group under ``policy``.
+        """Bring the documents of ``paths`` into the collection's group under ``policy``.
 
-        Groups under other policies stay as they are.  Nothing changes when the servers hold exactly
-        these documents.  An interrupted publish is finished first, from the stored bytes.
+        New ones are added, changed ones replace what has their id, equal ones are left alone, and
+        documents that are not named stay.  Groups under other policies stay as they are.  An
+        interrupted publish is finished first, from the stored bytes.
 
         Args:
             paths: files and folders.
             policy: who may search and read them, such as ``role:analyst AND dept:finance``; "" for
                 every member.
-            scoring: "tfidf" or "bm25".
-            language: "auto", "en" or "plain".
+            scoring: "tfidf" or "bm25"; None for what the group has, or else "tfidf".  Another one
+                than the group has makes all of it anew.
+            language: "en" or "plain"; "auto" for what the group has, or else "en".
             delete_missing: documents that are published and not in ``paths`` go away.
+            vanished: ids of documents that go away where ``paths`` do not have them.
             dry_run: only say what would be done.
             progress: told what is being done.
 
         Raises:
-            InputError: no document, documents would vanish without ``delete_missing``, or some are
-                published under another policy.
+            InputError: no document, or some are published under another policy.
             PolicyError: the policy does not parse.
             ParameterError: a policy without an administration.
             NotEnoughAnswers: fewer than n - t servers took the version.
             ServerRefused: another publisher was faster.
             ProfileError: another command is publishing with this profile.
         """
-        with self.profile.locked():
+        with self.profile.locked(), many_objects():
             return self._publish(
                 paths,
                 policy=parse_policy(policy).data if policy else NO_POLICY,
                 scoring=scoring,
                 language=language,
                 delete_missing=delete_missing,
+                vanished=vanished,
                 dry_run=dry_run,
                 report=progress or (lambda _what, _share: None),
             )
@@ -241,17 +250,20 @@ class Owner:
         paths: Sequence[Path],
         *,
         policy: bytes,
-        scoring: str,
+        scoring: str | None,
         language: str,
         delete_missing: bool,
+        vanished: Collection[str],
         dry_run: bool,
         report: Progress,
     ) -> PublishReport:
         if policy:
             # Before hours of reading.
             require_administration(load_administration(self.profile))
-        analyzer = make_analyzer(analyzer_for_language("en" if language == "auto" else language))
-        weights = Scoring(scoring)  # type: ignore[arg-type]
+        if language != "auto":
+            analyzer_for_language(language)
+        if scoring is not None:
+            Scoring(scoring)  # type: ignore[arg-type]
         started = time.perf_counter()
         seconds = {"read": 0.0, "index": 0.0, "encrypt": 0.0, "upload": 0.0}
         reading = read_paths(list(paths))
@@ -266,44 +278,102 @@ class Owner:
         finished = None if dry_run else self._finish_interrupted(active, report)
         if finished is not None:
             active, results = finished
-        publisher = self._publisher(active, analyzer, weights, policy, dry_run=dry_run)
-        carried: list[CatalogueEntry] = []
-        if active is not None:
-            entries = self._held(active, policy, may_be_lost=delete_missing)
-            own, carried = divide(active, policy, entries)
-            require_not_elsewhere(active, wanted, carried)
-            held = {entry.id: entry.content_hash for entry in own}
-            if held == wanted and publisher.made(active.manifest):
-                changed = before is None or before.hash != active.hash
-                return self._report(
-                    reading, policy, active, seconds, changed=changed, results=results
-                )
-            vanishing = sorted(set(held) - set(wanted))
-            if vanishing and not delete_missing:
-                raise InputError(
-                    f"{len(vanishing)} published documents are not among these, "
-                    f"{vanishing[0]!r} for one",
-                    cure="name their files as well, or add --delete-missing to drop them",
-                )
-        if dry_run:
-            return self._report(reading, policy, active, seconds, changed=True, results={})
-        self._drop_staged()
+        publisher = self._publisher_for(active, policy, scoring, language, dry_run=dry_run)
+        holdings = self._holdings(active, policy, may_be_lost=delete_missing)
+        holdings.require_not_elsewhere(policy, wanted)
+        changes = compare(holdings.hashes(policy), wanted, vanished, delete_missing=delete_missing)
+        is_done = active is not None and not changes.n_changes and publisher.made(active.manifest)
+        if is_done or dry_run:
+            changed = not is_done or (before is not None and before.hash != active.hash)  # type: ignore[union-attr]
+            results = {} if dry_run else results
+            return self._report(
+                reading, policy, active, seconds, changes, changed=changed, results=results
+            )
         started = time.perf_counter()
-        publication = publisher.prepare(
-            reading,
-            self._staging(),
-            now_s=int(self._clock()),
-            previous=active,
-            carried=carried,
-            progress=report,
-        )
+        publication = self._change(publisher, holdings, policy, reading, changes, report)
         seconds |= publisher.seconds
         seconds["read"] += time.perf_counter() - started - sum(publisher.seconds.values())
         started = time.perf_counter()
+        new_bytes = publication.n_bytes
         results = self._distribute(publication, report)
         seconds["upload"] = time.perf_counter() - started
-        signed = publication.signed
-        return self._report(reading, policy, signed, seconds, changed=True, results=results)
+        done = self._report(
+            reading, policy, publication.signed, seconds, changes, changed=True, results=results
+        )
+        return replace(done, new_bytes=new_bytes)
+
+    def _publisher_for(
+        self,
+        active: SignedManifest | None,
+        policy: bytes,
+        scoring: str | None,
+        language: str,
+        *,
+        dry_run: bool,
+    ) -> Publisher:
+        """Return what prepares versions of a group, cut and weighed as wanted or as it was."""
+        group = None if active is None else active.manifest.group(policy)
+        name = analyzer_for_language("en" if language == "auto" else language)
+        weights = Scoring(scoring or "tfidf")  # type: ignore[arg-type]
+        if group is not None and language == "auto":
+            name = group.analyzer
+        if group is not None and scoring is None:
+            weights = Scoring(**dict(group.scoring))  # type: ignore[arg-type]
+        return self._publisher(active, make_analyzer(name), weights, policy, dry_run=dry_run)
+
+    def _change(
+        self,
+        publisher: Publisher,
+        holdings: Holdings,
+        policy: bytes,
+        documents: Iterable[Document],
+        changes: Changes,
+        report: Progress,
+    ) -> Publication:
+        """Prepare a version in which a group has other documents.
+
+        Args:
+            publisher: of the group.
+            holdings: what there is.
+            policy: of the group.
+            documents: among them those that come.
+            changes: what comes and goes.
+            report: told what is being done.
+        """
+        self._drop_staged()
+        now_s = int(self._clock())
+        previous = holdings.signed
+        held = holdings.held.get(policy)
+        group = None if previous is None else previous.manifest.group(policy)
+        named = changes.incoming | changes.unchanged
+        staying = sorted(holdings.hashes(policy).keys() - named - changes.deleted)
+        fits = previous is not None and publisher.fits(previous.manifest)
+        is_other = not staying and not changes.unchanged
+        if previous is not None and held is not None and fits and not is_other:
+            return publisher.change(
+                held.without(changes.replaced | changes.deleted),
+                (document for document in documents if document.id in changes.incoming),
+                self._staging(),
+                source=source_of(self._fleet),
+                now_s=now_s,
+                previous=previous,
+                catalogue=holdings.catalogue,
+                progress=report,
+            )
+        # Nothing of it stays; or it was cut, weighed or sealed in another way or by an older
+        # release: all of it is made anew.
+        kept: Iterable[Document] = ()
+        if staying and group is not None:
+            kept = StoredDocuments(self._fleet, self.profile.keys, group).read(staying)
+        return publisher.prepare(
+            chain((document for document in documents if document.id in named), kept),
+            self._staging(),
+            now_s=now_s,
+            previous=previous,
+            carried=holdings.carried(policy),
+            progress=report,
+            may_be_empty=group is not None,
+        )
 
     def _publisher(
         self,
@@ -401,6 +471,7 @@ class Owner:
         policy: bytes,
         signed: SignedManifest | None,
         seconds: dict[str, float],
+        changes: Changes,
         *,
         changed: bool,
         results: Mapping[int, MksearchError | None],
@@ -423,32 +494,35 @@ class Owner:
             columns=0 if group is None else self._fleet.columns(group),
             index_bytes=0 if group is None else sum(s.size for s in group.segments),
             changed=changed,
+            added=len(changes.added),
+            replaced=len(changes.replaced),
+            deleted=len(changes.deleted),
+            unchanged=len(changes.unchanged),
+            new_bytes=0,
             seconds={name: round(value, 3) for name, value in seconds.items()},
             servers=servers,
         )
 
     # --- looking after ---
 
-    def _held(
-        self, signed: SignedManifest, policy: bytes, *, may_be_lost: bool
-    ) -> list[CatalogueEntry]:
-        """Return the entry of every published document; none if the servers lost them.
+    def _holdings(
+        self, signed: SignedManifest | None, policy: bytes, *, may_be_lost: bool
+    ) -> Holdings:
+        """Return what a version holds; nothing if the servers lost it.
 
-        They may be lost where no group but the one under ``policy`` is in them.
+        It may be lost where no group but the one under ``policy`` is in it.
         """
         try:
-            return self._catalogue(signed)
+            return Holdings.read(self._fleet, self.profile.keys, signed)
         except NotEnoughAnswers as error:
-            if may_be_lost and all(group.policy == policy for group in signed.manifest.groups):
-                return []
+            if (
+                signed is not None
+                and may_be_lost
+                and all(group.policy == policy for group in signed.manifest.groups)
+            ):
+                return Holdings(signed)
             error.cure = "restore the servers, or add --delete-missing to publish all anew"
             raise
-
-    def _catalogue(self, signed: SignedManifest) -> list[CatalogueEntry]:
-        keys = self.profile.keys
-        data = self._fleet.fetch(signed.manifest.catalogue)
-        content = open_stream(keys.catalogue_key(), "catalogue", keys.collection, data)
-        return decode_catalogue(content)
 
     def status(self) -> tuple[SignedManifest | None, list[ServerStatus]]:
         """Return the newest version and what every server says of itself.
@@ -487,6 +561,20 @@ class Owner:
                 )
         return newest, statuses
 
+    def expires_at(self, signed: SignedManifest) -> int:
+        """Return until when a version is good, Unix seconds: renewals by its timestamp key count.
+
+        Args:
+            signed: the newest version.
+        """
+        until_s = signed.manifest.expires_at
+        if signed.manifest.timestamp_key:
+            answers = self._fleet.each(lambda connection: connection.renewal()).values()
+            found = (answer for answer in answers if isinstance(answer, bytes))
+            renewal = latest_renewal(found, signed, int(self._clock()))
+            until_s = max(until_s, 0 if renewal is None else renewal.expires_at)
+        return until_s
+
     def verify(self, progress: Progress | None = None) -> dict[int, str]:
         """Read back every byte of the newest version from every server.
 
@@ -514,6 +602,8 @@ class Owner:
     def judge(self, path: Path) -> Verdict:
         """Compute anew what a server should have answered, and say whether it lied.
 
+        Evidence that the owner's key signed two manifests is proved by their signatures.
+
         Args:
             path: a file of evidence, of this profile or of a user's.
 
@@ -531,6 +621,10 @@ class Owner:
                 cure="name a file that mksearch owner status lists, or that a user sent",
             ) from None
         try:
+            if data.startswith(EQUIVOCATION_MAGIC):
+                keys = self.profile.keys
+                found = Equivocation.decode(data, keys.signing.public, keys.collection)
+                return Verdict(0, found.second.manifest.version, is_lie=True, reason=str(found))
             evidence = Evidence.decode(data)
             entry = self.profile.servers.get(evidence.server)
             if entry is None:
@@ -557,7 +651,47 @@ class Owner:
         with self.profile.locked():
             return self._renew(lambda _what, _share: None)
 
-    def _renew(self, report: Progress) -> SignedManifest:
+    def draw_timestamp_key(self, path: Path, *, passphrase: bytes | None = None) -> SignedManifest:
+        """Draw a key that may renew, keep it in a new file, and sign a version that names it.
+
+        The file is written before the version leaves this machine.  Where the servers do not take
+        it now, the next version that reaches them names the key.
+
+        Args:
+            path: new file, mode 0600; holds the key, the servers and what is pinned of them.
+            passphrase: seals the file, or None.
+
+        Raises:
+            InputError: there is something at ``path``, it cannot be written, or nothing was
+                published.
+            NotEnoughAnswers: fewer than n - t servers took the version.
+            ServerRefused: another publisher was faster.
+            ProfileError: another command is publishing with this profile.
+        """
+        random = SystemRandom()
+        file = TimestampFile.draw(self.profile, random)
+
+        def keep() -> bytes:
+            file.write(path, passphrase, random)
+            return file.key.public
+
+        with self.profile.locked():
+            return self._renew(lambda _what, _share: None, keep)
+
+    def revoke_timestamp_key(self) -> SignedManifest:
+        """Sign a version that names no timestamp key; see `renew` for what is raised."""
+        with self.profile.locked():
+            return self._renew(lambda _what, _share: None, lambda: b"")
+
+    def _renew(
+        self, report: Progress, name_key: Callable[[], bytes] | None = None
+    ) -> SignedManifest:
+        """Sign the newest version again.
+
+        Args:
+            report: told what is being done.
+            name_key: gives the timestamp key of the new version, None for that of the one before.
+        """
         active = self._fleet.newest_version()
         finished = self._finish_interrupted(active, report)
         if finished is not None:
@@ -589,6 +723,7 @@ class Owner:
                 self._list_maker(administration),
                 self._write_object,
             ),
+            timestamp_key=active.manifest.timestamp_key if name_key is None else name_key(),
         )
         signed = SignedManifest.sign(manifest, self.profile.keys.signing)
         self._distribute(Publication.of_manifest(self._staging(), signed), report)
@@ -619,24 +754,30 @@ class Owner:
     def _encrypt_anew(
         self, signed: SignedManifest, group: Group, report: Progress
     ) -> SignedManifest:
-        entries = self._catalogue(signed)
-        own, carried = divide(signed, group.policy, entries)
+        """Encrypt the documents of a group anew, opened with the owner's keys."""
+        holdings = Holdings.read(self._fleet, self.profile.keys, signed)
         source = StoredDocuments(self._fleet, self.profile.keys, group)
-        stop_words = source.stop_words
-        publisher = self._publisher(
+        publisher = self._publisher_of(signed, group, source.stop_words)
+        self._drop_staged()
+        publication = publisher.prepare(
+            source.read(sorted(holdings.hashes(group.policy))),
+            self._staging(),
+            now_s=int(self._clock()),
+            previous=signed,
+            carried=holdings.carried(group.policy),
+            progress=report,
+            may_be_empty=True,
+        )
+        self._distribute(publication, report)
+        return publication.signed
+
+    def _publisher_of(
+        self, signed: SignedManifest, group: Group, stop_words: Sequence[str]
+    ) -> Publisher:
+        """Return what prepares versions with a group that is there, cut and weighed as it is."""
+        return self._publisher(
             signed,
             make_analyzer(group.analyzer, stop_words),
             Scoring(**dict(group.scoring)),  # type: ignore[arg-type]
             group.policy,
         )
-        self._drop_staged()
-        publication = publisher.prepare(
-            source.read([entry.id for entry in own]),
-            self._staging(),
-            now_s=int(self._clock()),
-            previous=signed,
-            carried=carried,
-            progress=report,
-        )
-        self._distribute(publication, report)
-        return publication.signed

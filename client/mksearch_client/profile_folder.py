@@ -2,7 +2,8 @@
 
 ``keys`` holds the secrets, readable by the owner of the folder alone and sealed with a passphrase
 if there is one; ``profile.json`` holds what is not secret; ``manifest`` is the highest version
-seen; ``cache/`` holds sealed objects as they came; ``evidence/`` signed answers that were wrong.
+seen; ``cache/`` holds sealed objects as they came; ``evidence/`` signed answers that were wrong,
+and manifests of which only one can be.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from mksearch.crypto.kdf import sha256
 from mksearch.crypto.passphrase import PassphraseSeal
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import MksearchError, ProfileError, RecordRefused, UnsupportedVersion
+from mksearch.index.equivocation import Equivocation
 from mksearch.index.manifest import SignedManifest
 from mksearch.params import Quorum
 from mksearch_client.trust import ClientFiles, TlsTrust
 
 __all__ = [
     "USER_KEYS_MAGIC",
+    "KeptEquivocation",
     "KeptEvidence",
     "ProfileFolder",
     "SecretFile",
@@ -37,6 +40,7 @@ __all__ = [
     "not_writable",
     "read_fields",
     "read_passphrase",
+    "read_passphrase_in",
     "sync_folder",
     "write_file",
 ]
@@ -45,7 +49,10 @@ _PLAIN, _SEALED = b"\x00", b"\x01"
 #: How ``keys`` of a user start; an owner's start otherwise.
 USER_KEYS_MAGIC = b"MKUSRSEC"
 _EVIDENCE = "*-*-*.evidence"
-#: Files of evidence against one server, and bytes of all: more would prove nothing more.
+#: How files of two manifests start, in place of a server's id.
+_EQUIVOCATION = "equivocation"
+#: Files of evidence against one server, or the owner's key, and bytes of all: more would prove
+#: nothing more.
 _EVIDENCE_MAX = 8
 _EVIDENCE_BYTES_MAX = 1 << 28
 
@@ -63,10 +70,17 @@ def read_passphrase(path: Path | None) -> bytes | None:
         ProfileError: the file cannot be read or is empty.
     """
     named = path or os.environ.get("MKSEARCH_PASSPHRASE_FILE")
-    if not named:
-        return None
+    return read_passphrase_in(Path(named)) if named else None
+
+
+def read_passphrase_in(named: Path) -> bytes:
+    """Return the passphrase in a file.
+
+    Raises:
+        ProfileError: the file cannot be read or is empty.
+    """
     try:
-        passphrase = Path(named).read_bytes().rstrip(b"\r\n")
+        passphrase = named.read_bytes().rstrip(b"\r\n")
     except OSError as error:
         raise ProfileError(
             f"the passphrase file {named} cannot be read ({error.strerror})",
@@ -106,6 +120,21 @@ class KeptEvidence:
     """
 
     server: int
+    version: int
+    kept_at: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEquivocation:
+    """Two manifests in a profile that the owner's key signed and of which only one can be.
+
+    Attributes:
+        version: of the later one.
+        kept_at: Unix seconds.
+        path: the file.
+    """
+
     version: int
     kept_at: int
     path: str
@@ -214,7 +243,7 @@ class SecretFile:
             return content
         if passphrase is None:
             raise ProfileError(
-                "the profile is sealed with a passphrase",
+                f"{self.path} is sealed with a passphrase",
                 cure="name its file with --passphrase-file or MKSEARCH_PASSPHRASE_FILE",
             )
         try:
@@ -390,30 +419,57 @@ class ProfileFolder:
 
         None where enough is kept, or the disk is full: that costs only the proof.
         """
+        return self._keep_evidence(
+            str(evidence.server), evidence.request.version, evidence.encode()
+        )
+
+    def keep_equivocation(self, evidence: Equivocation) -> str:
+        """Keep two manifests of which only one can be; return the file, "" where it is not kept."""
+        version = evidence.second.manifest.version
+        path = self._keep_evidence(_EQUIVOCATION, version, evidence.encode())
+        return "" if path is None else str(path)
+
+    def _keep_evidence(self, who: str, version: int, data: bytes) -> Path | None:
         folder = self.folder / "evidence"
-        data = evidence.encode()
-        held = [kept for kept in self.evidence() if kept.server == evidence.server]
-        n_bytes = sum(path.stat().st_size for path in folder.glob(_EVIDENCE))
-        if len(held) >= _EVIDENCE_MAX or n_bytes + len(data) > _EVIDENCE_BYTES_MAX:
+        path = folder / f"{who}-{version}-{sha256(data).hex()[:16]}.evidence"
+        if path.exists():
+            return path
+        n_held = sum(1 for _ in folder.glob(f"{who}-*-*.evidence"))
+        n_bytes = sum(kept.stat().st_size for kept in folder.glob(_EVIDENCE))
+        if n_held >= _EVIDENCE_MAX or n_bytes + len(data) > _EVIDENCE_BYTES_MAX:
             return None
-        name = f"{evidence.server}-{evidence.request.version}-{sha256(data).hex()[:16]}.evidence"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            write_file(folder / name, data)
+            write_file(path, data)
         except OSError:
             return None
-        return folder / name
+        return path
 
     def evidence(self) -> list[KeptEvidence]:
         """Return what is kept, oldest first; its owner may delete it, and all is forgiven."""
-        found = []
-        for path in (self.folder / "evidence").glob(_EVIDENCE):
-            server, _, rest = path.name.partition("-")
-            version = rest.partition("-")[0]
-            if server.isdecimal() and version.isdecimal():
-                kept_s = int(path.stat().st_mtime)
-                found.append(KeptEvidence(int(server), int(version), kept_s, str(path)))
+        found = [
+            KeptEvidence(int(who), version, kept_at, path)
+            for who, version, kept_at, path in self._kept()
+            if who.isdecimal()
+        ]
         return sorted(found, key=lambda kept: (kept.kept_at, kept.path))
+
+    def equivocations(self) -> list[KeptEquivocation]:
+        """Return the pairs of manifests that are kept, oldest first."""
+        found = [
+            KeptEquivocation(version, kept_at, path)
+            for who, version, kept_at, path in self._kept()
+            if who == _EQUIVOCATION
+        ]
+        return sorted(found, key=lambda kept: (kept.kept_at, kept.path))
+
+    def _kept(self) -> Iterator[tuple[str, int, int, str]]:
+        """Yield against whom, about which version, since when and where, as file names say it."""
+        for path in (self.folder / "evidence").glob(_EVIDENCE):
+            who, _, rest = path.name.partition("-")
+            version = rest.partition("-")[0]
+            if version.isdecimal():
+                yield who, int(version), int(path.stat().st_mtime), str(path)
 
     def forget_except(self, names: set[bytes]) -> None:
         """Drop kept objects that ``names`` does not list."""

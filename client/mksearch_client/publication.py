@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mksearch.errors import InputError, StorageError
+from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import (
     Manifest,
     ObjectRef,
@@ -88,7 +89,7 @@ class Publication:
     def carried(self) -> frozenset[bytes]:
         """Names of what this version lists and the folder does not hold; servers do.
 
-        A blob list among them stands for its blobs as well.
+        A blob list among them stands for what it lists as well.
 
         Raises:
             StorageError: it cannot be read.
@@ -142,6 +143,12 @@ class Publication:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
         return cls(folder, signed)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of what this version has and the one before did not."""
+        objects = sum(path.stat().st_size for path in (self.folder / "objects").iterdir())
+        return objects + self.blobs.n_bytes
+
     def discard(self) -> None:
         """Drop the stored bytes: the servers hold them, or nobody ever will."""
         # The manifest goes first: without it the folder is no publication.
@@ -182,7 +189,13 @@ def write_carried(folder: Path, manifest: Manifest) -> None:
     """Note what ``manifest`` lists and the folder does not hold: the servers have it already."""
     listed = [*(segment.id for segment in manifest.segments())]
     listed += [reference.id for reference in manifest.objects()]
-    missing = [name for name in listed if not object_path(folder, name).exists()]
+    here = {path.name for path in (folder / "objects").iterdir()}
+    blobs = BlobPack(folder)
+    for group in manifest.groups:
+        if group.blobs.id.hex() in here:
+            data = object_path(folder, group.blobs.id).read_bytes()
+            listed += [name for name, _ in BlobList.decode(data).blobs]
+    missing = [name for name in listed if name not in blobs and name.hex() not in here]
     write_durably(folder / _CARRIED_NAME, b"".join(missing))
 
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mksearch.access.credential_list import encode_credentials
-from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.errors import InputError, ParameterError, StorageError
 from mksearch.index.blob_list import BlobList
 from mksearch.index.builder import SegmentBuilder
-from mksearch.index.catalogue import CatalogueEntry, Lookup, LookupEntry, encode_catalogue
-from mksearch.index.dictionary import Dictionary
-from mksearch.index.document import StoredDocument
+from mksearch.index.catalogue import Catalogue, Lookup
+from mksearch.index.catalogue_part import CataloguePart
+from mksearch.index.dictionary import Dictionary, SegmentFacts
 from mksearch.index.manifest import (
     FIRST_PREVIOUS,
     Group,
@@ -34,15 +35,20 @@ from mksearch.index.manifest import (
     SignedManifest,
 )
 from mksearch.index.record import Member
+from mksearch.index.rows import Postings
 from mksearch.index.stream import seal_stream
-from mksearch.params import KEY_BYTES, MANIFEST_LIFE_S, SNIPPET_CHARS, TITLE_CHARS, Quorum
-from mksearch.text.analyzers import Analyzer
-from mksearch.text.vocabulary import Counts
+from mksearch.index.tombstones import LookupPart, Tombstones, encode_parts
+from mksearch.params import MANIFEST_LIFE_S, Quorum
+from mksearch.text.analyzers import Analyzer, make_analyzer
+from mksearch.text.vocabulary import Vocabulary
 from mksearch.text.weights import Scoring
 from mksearch_client.administration import Administration
 from mksearch_client.blob_pack import BlobPackWriter
+from mksearch_client.changing import Fresh, change_group
 from mksearch_client.counting import count_documents
+from mksearch_client.held import HeldGroup, HeldSegment, Source
 from mksearch_client.keys import NO_POLICY, OwnerKeys
+from mksearch_client.merging import full_tiers
 from mksearch_client.publication import (
     MANIFEST_NAME,
     Progress,
@@ -55,22 +61,9 @@ from mksearch_client.publication import (
 )
 from mksearch_client.reading import Document
 from mksearch_client.sealing import is_sealed_for, next_access, seal_groups
+from mksearch_client.storing import SealedDocuments
 
-__all__ = ["Publisher", "content_hash", "require_administration", "summarise"]
-
-
-def summarise(document: Document) -> Member:
-    """Return what a result shows of ``document``: id, title and the start of its text."""
-    snippet = " ".join(document.text[: 4 * SNIPPET_CHARS].split())
-    if len(snippet) > SNIPPET_CHARS:
-        snippet = snippet[: SNIPPET_CHARS - 1].rsplit(" ", 1)[0] + "…"
-    title = " ".join(document.title[: 4 * TITLE_CHARS].split())[:TITLE_CHARS]
-    return Member(document.id, title, snippet)
-
-
-def content_hash(document: Document) -> bytes:
-    """Return SHA-256 of what is stored of ``document``: 32 bytes."""
-    return sha256(StoredDocument(document.id, document.title, document.text).encode())
+__all__ = ["Publisher", "many_objects", "require_administration"]
 
 
 def require_administration(administration: Administration | None) -> None:
@@ -131,16 +124,19 @@ class Publisher:
         self._bundle = keys.bundle(policy, self._epoch)
         self.seconds = {"index": 0.0, "encrypt": 0.0}
 
-    def made(self, manifest: Manifest) -> bool:
-        """Tell whether a version has this group, cut, weighed and sealed as it would be."""
+    def fits(self, manifest: Manifest) -> bool:
+        """Tell whether a version has this group, cut and weighed as it would be."""
         group = manifest.group(self._policy)
         return (
             group is not None
             and group.analyzer == self._analyzer.name
             and dict(group.scoring) == self._scoring_fields()
             and group.epoch == self._epoch
-            and is_sealed_for(manifest, self._administration)
         )
+
+    def made(self, manifest: Manifest) -> bool:
+        """Tell whether a version has this group, cut, weighed and sealed as it would be."""
+        return self.fits(manifest) and is_sealed_for(manifest, self._administration)
 
     def _scoring_fields(self) -> dict[str, str | float]:
         return {"kind": self._scoring.kind, "k1": self._scoring.k1, "b": self._scoring.b}
@@ -152,8 +148,9 @@ class Publisher:
         *,
         now_s: int,
         previous: SignedManifest | None = None,
-        carried: Sequence[CatalogueEntry] = (),
+        carried: Catalogue | None = None,
         progress: Progress | None = None,
+        may_be_empty: bool = False,
     ) -> Publication:
         """Encrypt ``documents`` into ``folder`` as the version after ``previous``.
 
@@ -164,14 +161,71 @@ class Publisher:
             folder: made, or emptied of what an interrupted preparation left.
             now_s: Unix seconds.
             previous: the manifest before, None for version 1.
-            carried: catalogue entries of the groups that stay.
+            carried: catalogue of the groups that stay.
             progress: told what is being done.
+            may_be_empty: a group without documents is wanted rather than an error.
 
         Raises:
             InputError: no document, or two with one id.
             StorageError: the folder cannot be written.
         """
         report = progress or (lambda _what, _share: None)
+
+        def group(blobs: BlobPackWriter) -> tuple[Group, Catalogue]:
+            return self._prepare(
+                documents, folder, blobs, carried or Catalogue(), report, may_be_empty=may_be_empty
+            )
+
+        return self._written(group, folder, now_s, previous, report)
+
+    def change(
+        self,
+        held: HeldGroup,
+        documents: Iterable[Document],
+        folder: Path,
+        *,
+        source: Source,
+        now_s: int,
+        previous: SignedManifest,
+        catalogue: Catalogue,
+        merged: Collection[int] | None = None,
+        progress: Progress | None = None,
+    ) -> Publication:
+        """Encrypt what is new of a group into ``folder`` as the version after ``previous``.
+
+        Args:
+            held: this publisher's group as ``previous`` has it, without the documents that go.
+            documents: that come; read once; ids all different and of no live document.
+            folder: made, or emptied of what an interrupted preparation left.
+            source: where objects of the group are read from.
+            now_s: Unix seconds.
+            previous: the manifest before.
+            catalogue: of all groups.
+            merged: segments that become one with the new documents; None for those that the
+                tiers say.
+            progress: told what is being done.
+
+        Raises:
+            InputError: two documents have one id.
+            NotEnoughAnswers: no server sent what is needed.
+            StorageError: the folder cannot be written.
+        """
+        report = progress or (lambda _what, _share: None)
+
+        def group(blobs: BlobPackWriter) -> tuple[Group, Catalogue]:
+            return self._change(held, documents, folder, blobs, source, catalogue, merged, report)
+
+        return self._written(group, folder, now_s, previous, report)
+
+    def _written(
+        self,
+        make: Callable[[BlobPackWriter], tuple[Group, Catalogue]],
+        folder: Path,
+        now_s: int,
+        previous: SignedManifest | None,
+        report: Progress,
+    ) -> Publication:
+        """Write what ``make`` says into ``folder``; on an error nothing of it stays."""
         if (folder / MANIFEST_NAME).exists():
             raise InputError(
                 f"{folder} holds a complete publication",
@@ -180,8 +234,10 @@ class Publisher:
         try:
             drop_objects(folder)
             (folder / "objects").mkdir(parents=True)
-            with closing(BlobPackWriter(folder)) as blobs, _many_objects():
-                return self._prepare(documents, folder, blobs, now_s, previous, carried, report)
+            with closing(BlobPackWriter(folder)) as blobs, many_objects():
+                report("reading", 0.0)
+                group, catalogue = make(blobs)
+                return self._sign(group, catalogue, folder, now_s, previous, report)
         except OSError as error:
             drop_objects(folder)
             raise StorageError(
@@ -193,35 +249,151 @@ class Publisher:
         documents: Iterable[Document],
         folder: Path,
         blobs: BlobPackWriter,
-        now_s: int,
-        previous: SignedManifest | None,
-        carried: Sequence[CatalogueEntry],
+        carried: Catalogue,
         report: Progress,
-    ) -> Publication:
-        report("reading", 0.0)
-        stored = _StoredDocuments(self._keys.collection, blobs, self._random)
+        *,
+        may_be_empty: bool,
+    ) -> tuple[Group, Catalogue]:
+        stored = SealedDocuments(self._keys.collection, blobs, self._random)
         counts = count_documents(self._analyzer, stored.keep(documents))
         blobs.finish()
+        if not stored.members and may_be_empty:
+            return self._empty(counts.vocabulary, folder, carried, report)
         if not stored.members:
             raise InputError(
                 "there is no document to publish",
                 cure="name a folder or file with text, Markdown or JSON lines",
             )
         report("indexing", 0.0)
-        started = time.perf_counter()
-        builder = SegmentBuilder(
-            counts,
-            stored.members,
-            self._scoring,
-            self._bundle,
-            collection=self._keys.collection,
-            epoch=self._epoch,
-            random=self._random,
+        fresh = Fresh(counts, stored.members, stored.hashes)
+        built = self._build(fresh, folder, report)
+        lookup = Lookup.encode(self._bundle, stored.lookup(built.rows.tolist()))
+        ref = self._write_section(folder, "lookup", lookup)
+        part = self._write_part(folder, fresh, built)
+        dictionary = self._dictionary(counts.vocabulary, built.n_dedicated, (built.facts,), None)
+        listed = BlobList.of([*stored.blobs, (part.id, part.size)])
+        group = self._group(dictionary, (built.ref,), ref, listed, folder)
+        parts = {**carried.parts, built.ref.salt: part}
+        return group, Catalogue(parts, carried.entries)
+
+    def _empty(
+        self, vocabulary: Vocabulary, folder: Path, carried: Catalogue, report: Progress
+    ) -> tuple[Group, Catalogue]:
+        """Write a group without documents: a segment of one row, which is gone from the start."""
+        fresh = _placeholder()
+        built = self._build(fresh, folder, report)
+        part = self._write_part(folder, fresh, built)
+        own = self._write_section(folder, "lookup", Lookup.encode(self._bundle, []))
+        gone = Tombstones({self._random.bytes(16): (0, True)})
+        places = encode_parts([LookupPart(built.ref.salt, own, gone)], self._random)
+        ratios = np.zeros(0, np.int64)
+        dictionary = self._dictionary(vocabulary, built.n_dedicated, (built.facts,), ratios)
+        listed = BlobList.of([(part.id, part.size), (own.id, own.size)])
+        lookup = self._write_section(folder, "lookup", places)
+        group = self._group(dictionary, (built.ref,), lookup, listed, folder)
+        return group, Catalogue({**carried.parts, built.ref.salt: part}, carried.entries)
+
+    def _change(
+        self,
+        held: HeldGroup,
+        documents: Iterable[Document],
+        folder: Path,
+        blobs: BlobPackWriter,
+        source: Source,
+        catalogue: Catalogue,
+        merged: Collection[int] | None,
+        report: Progress,
+    ) -> tuple[Group, Catalogue]:
+        stored = SealedDocuments(self._keys.collection, blobs, self._random)
+        counts = count_documents(self._analyzer, stored.keep(documents))
+        blobs.finish()
+        report("indexing", 0.0)
+        added = Fresh(counts, stored.members, stored.hashes)
+        if merged is None:
+            n_live = [segment.n_live for segment in held.segments]
+            merged = full_tiers(n_live, len(added.members)) if added.members else ()
+        headers = [source.header(segment.ref) for segment in held.segments]
+        levels = max((header.layout.levels for header in headers), key=len)
+        changed = change_group(held, self._scoring, added, merged, levels)
+        left = [held.open_lookup(source, self._keys.collection, at) for at in changed.merged]
+        fresh = changed.fresh
+        if fresh is None and changed.is_anew:
+            salts = [segment.ref.salt for segment in held.segments]
+            group, catalogue = self._empty(
+                changed.vocabulary, folder, catalogue.without(salts), report
+            )
+            return _sealed_as(group, held.group), catalogue
+        segments = list(changed.kept)
+        listed = dict(BlobList.decode(source.fetch(held.group.blobs)).blobs)
+        for at, lookup in zip(changed.merged, left, strict=True):
+            for raw in lookup.raw().values():
+                listed.pop(Lookup.blob_of(raw)[0], None)
+            listed.pop(held.segments[at].lookup.part.id, None)
+            listed.pop(catalogue.parts[held.segments[at].ref.salt].id, None)
+        catalogue = catalogue.without(held.segments[at].ref.salt for at in changed.merged)
+        n_dedicated = changed.n_dedicated
+        if fresh is not None:
+            built = self._build(fresh, folder, report)
+            n_dedicated = n_dedicated or built.n_dedicated
+            lookup_ref, own = self._write_lookup(fresh, stored, left, built, folder)
+            part = self._write_part(folder, fresh, built)
+            catalogue = Catalogue({**catalogue.parts, built.ref.salt: part}, catalogue.entries)
+            listed |= {**own, part.id: part.size}
+            place = LookupPart(built.ref.salt, lookup_ref)
+            live = np.ones(len(fresh.hashes), bool)
+            segments.append(
+                HeldSegment(built.ref, built.facts, self._part(fresh, built), place, live)
+            )
+        dictionary = self._dictionary(
+            changed.vocabulary,
+            n_dedicated or (),
+            tuple(segment.facts for segment in segments),
+            changed.ratios,
         )
-        indexed = time.perf_counter()
-        segment = self._write_segment(builder, folder, report)
-        self.seconds = {"index": indexed - started, "encrypt": time.perf_counter() - indexed}
-        group = self._group(counts, builder, segment, stored, folder)
+        listed |= {segment.lookup.part.id: segment.lookup.part.size for segment in segments}
+        places = encode_parts((segment.lookup for segment in segments), self._random)
+        group = self._group(
+            dictionary,
+            tuple(segment.ref for segment in segments),
+            self._write_section(folder, "lookup", places),
+            BlobList.of(listed.items()),
+            folder,
+        )
+        return _sealed_as(group, held.group), catalogue
+
+    def _write_lookup(
+        self,
+        fresh: Fresh,
+        stored: SealedDocuments,
+        left: Sequence[Lookup],
+        built: _Built,
+        folder: Path,
+    ) -> tuple[ObjectRef, dict[bytes, int]]:
+        """Write the lookup of a new segment; return it, and the blobs of its documents."""
+        rows = built.rows.tolist()
+        n_added = len(stored.members)
+        own = Lookup.decode(
+            self._bundle, Lookup.encode(self._bundle, stored.lookup(rows[:n_added]))
+        ).raw()
+        for lookup in left:
+            own |= lookup.raw()
+        hash_key = self._bundle.lookup_key()
+        entries = [
+            (own[Lookup.key_of(hash_key, member.id)], row)
+            for member, row in zip(fresh.members, rows, strict=True)
+        ]
+        blobs = dict(Lookup.blob_of(raw) for raw, _ in entries)
+        return self._write_section(folder, "lookup", Lookup.encode_raw(entries)), blobs
+
+    def _sign(
+        self,
+        group: Group,
+        catalogue: Catalogue,
+        folder: Path,
+        now_s: int,
+        previous: SignedManifest | None,
+        report: Progress,
+    ) -> Publication:
         groups = self._seal(self._joined(group, previous), previous, folder)
         access = next_access(
             self._administration,
@@ -229,7 +401,6 @@ class Publisher:
             self._make_list,
             lambda data: write_object(folder, data),
         )
-        catalogue = encode_catalogue([*carried, *stored.catalogue(builder)])
         manifest = Manifest(
             collection=self._keys.collection,
             name=self._name,
@@ -241,9 +412,10 @@ class Publisher:
             owner_key=self._keys.signing.public,
             groups=groups,
             catalogue=self._write_sealed(
-                folder, self._keys.catalogue_key(), "catalogue", catalogue
+                folder, self._keys.catalogue_key(), "catalogue", catalogue.encode()
             ),
             access=access,
+            timestamp_key=previous.manifest.timestamp_key if previous else b"",
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
         write_carried(folder, manifest)
@@ -270,11 +442,23 @@ class Publisher:
             lambda data: write_object(folder, data),
         )
 
-    def _write_segment(self, builder: SegmentBuilder, folder: Path, report: Progress) -> SegmentRef:
+    def _build(self, fresh: Fresh, folder: Path, report: Progress) -> _Built:
+        """Build and write the segment of some documents."""
+        started = time.perf_counter()
+        builder = SegmentBuilder(
+            fresh.counts,
+            fresh.members,
+            self._scoring,
+            self._bundle,
+            collection=self._keys.collection,
+            epoch=self._epoch,
+            random=self._random,
+            geometry=fresh.geometry,
+            n_dedicated=fresh.n_dedicated,
+        )
+        indexed = time.perf_counter()
         partial = folder / "objects" / ".segment"
-        with partial.open("wb") as file:
-            # Now: a mapped page for which there is no room ends the process.
-            os.posix_fallocate(file.fileno(), 0, builder.layout.n_bytes)
+        _reserve(partial, builder.layout.n_bytes)
         data = np.memmap(partial, np.uint8, "r+", shape=(builder.layout.n_bytes,))
         header = builder.write(data, lambda _what, share: report("encrypting", share))
         data.flush()
@@ -282,41 +466,68 @@ class Publisher:
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, object_path(folder, header.id))
-        return SegmentRef(header.id, builder.layout.n_bytes, builder.salt)
+        self.seconds = {"index": indexed - started, "encrypt": time.perf_counter() - indexed}
+        ref = SegmentRef(header.id, builder.layout.n_bytes, builder.salt)
+        rows = builder.row_of_document()
+        postings = builder.rows.postings
+        return _Built(ref, builder.facts, builder.n_dedicated, rows, postings)
 
-    def _group(
+    def _part(self, fresh: Fresh, built: _Built) -> CataloguePart:
+        """Return what the owner remembers of a segment."""
+        members = fresh.members if fresh.hashes else ()
+        order = sorted(range(len(members)), key=lambda number: members[number].id.encode())
+        return CataloguePart(
+            [members[number].id for number in order],
+            [members[number].title for number in order],
+            [members[number].snippet for number in order],
+            [fresh.hashes[number] for number in order],
+            built.rows[np.array(order, np.int64)],
+            built.postings,
+            fresh.counts.vocabulary.statistics,
+        )
+
+    def _write_part(self, folder: Path, fresh: Fresh, built: _Built) -> ObjectRef:
+        content = self._part(fresh, built).encode()
+        return self._write_sealed(folder, self._keys.catalogue_key(), "catalogue", content)
+
+    def _dictionary(
         self,
-        counts: Counts,
-        builder: SegmentBuilder,
-        segment: SegmentRef,
-        stored: _StoredDocuments,
-        folder: Path,
-    ) -> Group:
-        scoring = self._scoring_fields()
-        vocabulary = counts.vocabulary
-        dictionary = Dictionary(
+        vocabulary: Vocabulary,
+        n_dedicated: Sequence[int],
+        segments: tuple[SegmentFacts, ...],
+        ratios: NDArray[np.int64] | None,
+    ) -> Dictionary:
+        return Dictionary(
             self._analyzer.name,
             tuple(sorted(self._analyzer.stop_words)),
-            scoring,
+            self._scoring_fields(),
             vocabulary.n_docs,
             vocabulary.total_length,
             vocabulary.terms,
             vocabulary.dfs,
-            builder.n_dedicated,
-            (builder.facts,),
+            tuple(n_dedicated),
+            segments,
+            ratios,
         )
-        lookup = Lookup.encode(self._bundle, stored.lookup(builder))
-        blobs = BlobList.of(stored.blobs).encode()
+
+    def _group(
+        self,
+        dictionary: Dictionary,
+        segments: tuple[SegmentRef, ...],
+        lookup: ObjectRef,
+        blobs: BlobList,
+        folder: Path,
+    ) -> Group:
         return Group(
             self._policy,
             self._epoch,
             self._analyzer.name,
-            scoring,
-            vocabulary.n_docs,
-            (segment,),
+            self._scoring_fields(),
+            dictionary.n_docs,
+            segments,
             self._write_section(folder, "dictionary", dictionary.encode()),
-            self._write_section(folder, "lookup", lookup),
-            write_object(folder, blobs),
+            lookup,
+            write_object(folder, blobs.encode()),
         )
 
     def _write_section(self, folder: Path, name: str, content: bytes) -> ObjectRef:
@@ -327,8 +538,50 @@ class Publisher:
         return write_object(folder, sealed)
 
 
+@dataclass(frozen=True, eq=False)
+class _Built:
+    """A segment that was built.
+
+    Attributes:
+        ref: its entry in the manifest.
+        facts: what the dictionary says of it.
+        n_dedicated: dedicated terms of each level.
+        rows: int64 (n_docs,), row of each document.
+        postings: of its rows.
+    """
+
+    ref: SegmentRef
+    facts: SegmentFacts
+    n_dedicated: tuple[int, ...]
+    rows: NDArray[np.int64]
+    postings: Postings
+
+
+def _sealed_as(group: Group, other: Group) -> Group:
+    """Return ``group`` with the sealed bundle of ``other``, whose keys it has."""
+    return replace(group, bundle=other.bundle, search_key=other.search_key)
+
+
+def _placeholder() -> Fresh:
+    """Return the one document, gone from the start, of a group that has no other."""
+    counts = count_documents(make_analyzer("plain-1"), [""], n_workers=0)
+    return Fresh(counts, [Member("-", "", "")], [])
+
+
+def _reserve(path: Path, n_bytes: int) -> None:
+    """Make a file of zeros that the disk has room for; raise OSError where it has none.
+
+    A page that is written through a mapping, and has no room, would end the process.
+    """
+    with path.open("wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        else:
+            file.truncate(n_bytes)
+
+
 @contextmanager
-def _many_objects() -> Iterator[None]:
+def many_objects() -> Iterator[None]:
     """Have no garbage sought: millions of objects stay, and none of them form cycles."""
     was_on = gc.isenabled()
     gc.disable()
@@ -337,54 +590,3 @@ def _many_objects() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-class _StoredDocuments:
-    """Seals every document as it is read, and remembers what lookup and catalogue need."""
-
-    def __init__(self, collection: bytes, blobs: BlobPackWriter, random: RandomSource) -> None:
-        self._collection = collection
-        self._pack = blobs
-        self._random = random
-        self._ids: set[str] = set()
-        self._keys: list[SecretKey] = []
-        self._hashes: list[bytes] = []
-        self.members: list[Member] = []
-        self.blobs: list[tuple[bytes, int]] = []
-
-    def keep(self, documents: Iterable[Document]) -> Iterator[str]:
-        """Seal each document and yield its searchable text."""
-        for document in documents:
-            if document.id in self._ids:
-                raise InputError(
-                    f"two documents have the id {document.id!r}", cure="give one of them another id"
-                )
-            self._ids.add(document.id)
-            content = StoredDocument(document.id, document.title, document.text).encode()
-            key = SecretKey(self._random.bytes(KEY_BYTES))
-            sealed = seal_stream(key, "blob", self._collection, content, self._random)
-            reference = self._pack.add(sealed)
-            self._keys.append(key)
-            self._hashes.append(sha256(content))
-            self.blobs.append((reference.id, reference.size))
-            self.members.append(summarise(document))
-            yield document.searchable
-
-    def lookup(self, builder: SegmentBuilder) -> Iterator[tuple[str, LookupEntry]]:
-        """Yield the lookup entry of every document."""
-        rows = builder.row_of_document().tolist()
-        for number, member in enumerate(self.members):
-            entry = LookupEntry(0, rows[number], *self.blobs[number], self._keys[number])
-            yield member.id, entry
-
-    def catalogue(self, builder: SegmentBuilder) -> Iterator[CatalogueEntry]:
-        """Yield the catalogue entry of every document."""
-        rows = builder.row_of_document().tolist()
-        for number, member in enumerate(self.members):
-            yield CatalogueEntry(
-                member.id,
-                self._hashes[number],
-                rows[number],
-                builder.salt,
-                self.blobs[number][0],
-            )

@@ -44,7 +44,7 @@ def require_whole(publication: Publication) -> None:
             if group.blobs.id in carried:
                 continue
             data = b"".join(publication.chunks(group.blobs.id))
-            names += [name for name, _ in BlobList.decode(data).blobs]
+            names += [name for name, _ in BlobList.decode(data).blobs if name not in carried]
         for name in names:
             if sha256(*publication.chunks(name)) != name:
                 raise FormatError(f"object {name.hex()[:16]} of a publication is damaged")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from mksearch.errors import FormatError
 from mksearch.index.catalogue import Lookup
 from mksearch.index.manifest import Group, ObjectRef
 from mksearch.index.stream import open_stream
-from mksearch.query.group import open_dictionary
+from mksearch.index.tombstones import LookupPart
+from mksearch.query.group import open_dictionary, open_lookup_parts
 from mksearch.query.records import open_document
 from mksearch_client.documents import Document
 from mksearch_client.fleet import Fleet
@@ -42,9 +44,16 @@ class StoredDocuments:
         bundle = keys.bundle(group.policy, group.epoch)
         dictionary = open_dictionary(bundle, keys.collection, fleet.fetch(group.dictionary))
         self.stop_words: Sequence[str] = dictionary.stop_words
-        sealed = fleet.fetch(group.lookup)
-        content = open_stream(bundle.section_key("lookup"), "lookup", keys.collection, sealed)
-        self._lookup = Lookup.decode(bundle, content)
+        self._key_of = partial(Lookup.key_of, bundle.lookup_key())
+        parts = tuple(LookupPart(ref.salt, group.lookup) for ref in group.segments)
+        if dictionary.format > 1:
+            sealed = fleet.fetch(group.lookup)
+            parts = open_lookup_parts(bundle, keys.collection, group, dictionary, sealed)
+        self._lookups = []
+        for part in parts:
+            sealed = fleet.fetch(part.part)
+            content = open_stream(bundle.section_key("lookup"), "lookup", keys.collection, sealed)
+            self._lookups.append((Lookup.decode(bundle, content), part.tombstones.gone))
 
     def read(self, ids: Sequence[str]) -> Iterator[Document]:
         """Yield documents in the order of ``ids``, some being fetched ahead.
@@ -63,7 +72,9 @@ class StoredDocuments:
                 yield waiting.popleft().result()
 
     def _fetch(self, external_id: str) -> Document:
-        entry = self._lookup.find(external_id)
+        key = self._key_of(external_id)
+        found = (lookup.find(external_id) for lookup, gone in self._lookups if key not in gone)
+        entry = next((entry for entry in found if entry is not None), None)
         if entry is None:
             raise FormatError(f"document {external_id!r} of the catalogue is not in the lookup")
         data = self._fleet.fetch(ObjectRef(entry.blob, entry.size))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from mksearch.errors import (
     NotEnoughAnswers,
 )
 from mksearch.index.record import Record
-from mksearch.messages import RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, Quorum
 from mksearch.query.answer import Attempt, Sums
 from mksearch.query.group import GroupView, SegmentView
@@ -27,14 +28,16 @@ from mksearch.query.trapdoor import Question, Trapdoor, make_trapdoor
 from mksearch_client.asking import Asking, Servers
 from mksearch_client.fetching import Connection
 
-__all__ = ["Asked", "OnLie", "SearchRounds"]
+__all__ = ["Asked", "LieCallback", "SearchRounds"]
 
 #: Told of a wrong answer: the server, its question, what it signed.
-OnLie = Callable[[int, ScoreRequest, ScoreAnswer], None]
+LieCallback = Callable[[int, ScoreRequest, ScoreAnswer], None]
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 #: Groups asked of one server at once.
 _AT_ONCE_MAX = 16
+#: Segments asked for in one call: what a server takes.
+_SEGMENTS_A_CALL = 64
 _QUERY_ID_BYTES = 16
 
 
@@ -55,7 +58,7 @@ class SearchRounds:
         servers: Servers[Connection],
         random: RandomSource,
         clock: Callable[[], float],
-        on_lie: OnLie,
+        on_lie: LieCallback,
     ) -> None:
         self._servers = servers
         self._random = random
@@ -91,7 +94,9 @@ class SearchRounds:
 
         def ask(server: int) -> list[ScoreAnswer]:
             connection = self._servers.connections[server]
-            return _together(connection.score, rows.requests(server, int(self._clock())))
+            groups = rows.requests(server, int(self._clock()))
+            answers = _together(lambda requests: _score_all(connection, requests), groups)
+            return list(chain.from_iterable(answers))
 
         def take(server: int, answers: list[ScoreAnswer]) -> None:
             self.bytes_sent += rows.n_bytes
@@ -121,34 +126,39 @@ class SearchRounds:
             for source, row in wanted:
                 by_source.setdefault(source, []).append(row)
 
-            def read(wanted_rows: tuple[int, list[int]]) -> _RecordsRead:
-                number, rows = wanted_rows
-                return self._read_rows(sources[number], rows, version)
+            by_group: dict[int, list[int]] = {}
+            for number in by_source:
+                by_group.setdefault(id(sources[number].group), []).append(number)
 
-            reads = _together(read, list(by_source.items()))
+            rows = [[(sources[n], by_source[n]) for n in numbers] for numbers in by_group.values()]
+            reads = _together(lambda wanted: self._read_rows(wanted, version), rows)
             self.n_rounds += max(found.n_rounds for found in reads)
-            for (number, rows), found in zip(by_source.items(), reads, strict=True):
+            for numbers, found in zip(by_group.values(), reads, strict=True):
                 self.n_slots += found.n_slots
                 self.bytes_sent += found.bytes_sent
                 self.bytes_received += found.bytes_received
-                for row in rows:
-                    ranking.add(number, row, found.records[row])
+                for number, records in zip(numbers, found.records, strict=True):
+                    for row in by_source[number]:
+                        ranking.add(number, row, records[row])
 
-    def _read_rows(self, source: Source, rows: Sequence[int], version: int) -> _RecordsRead:
+    def _read_rows(
+        self, wanted: Sequence[tuple[Source, Sequence[int]]], version: int
+    ) -> _RecordsRead:
+        """Read rows of some segments of one group from one server."""
+        group = wanted[0][0].group
         found: list[_RecordsRead] = []
 
         def ask(server: int) -> _RecordsRead:
             def sign(request: RecordRequest) -> RecordRequest:
                 named = replace(request, query_id=self._random.bytes(_QUERY_ID_BYTES))
-                ticket = source.group.ticket(server, named, int(self._clock()))
+                ticket = group.ticket(server, named, int(self._clock()))
                 return request if ticket is None else replace(named, ticket=ticket)
 
             return _RecordsRead(
                 self._servers.connections[server],
-                source,
-                rows,
+                wanted,
                 sign,
-                n_terms=len(source.group.dictionary.terms),
+                n_terms=len(group.dictionary.terms),
                 version=version,
             )
 
@@ -202,12 +212,16 @@ class _AllRows:
     def liars(self) -> set[int]:
         return {server for attempt in self._attempts for server in attempt.liars}
 
-    def requests(self, server: int, time_s: int) -> list[ScoreRequest]:
-        requests = [attempt.request(server) for attempt in self._attempts]
-        return [
+    def requests(self, server: int, time_s: int) -> list[list[ScoreRequest]]:
+        """Return the signed requests of each group, its segments in their order."""
+        requests = [
             replace(request, ticket=one.view.ticket(server, request, time_s))
-            for one, request in zip(self._asked, requests, strict=True)
+            for one, request in zip(
+                self._asked, (attempt.request(server) for attempt in self._attempts), strict=True
+            )
         ]
+        groups = groupby(zip(self._asked, requests, strict=True), lambda pair: id(pair[0].view))
+        return [[request for _, request in group] for _, group in groups]
 
     def n_missing(self) -> int:
         """Return how many more answers the segment that has fewest good ones needs."""
@@ -253,51 +267,100 @@ class _AllRows:
 
 
 class _RecordsRead:
-    """Records of some rows, fetched from one server and opened."""
+    """Records of some rows of segments of one group, fetched from one server and opened."""
 
     def __init__(
         self,
         connection: Connection,
-        source: Source,
-        rows: Sequence[int],
+        wanted: Sequence[tuple[Source, Sequence[int]]],
         sign: Callable[[RecordRequest], RecordRequest],
         *,
         n_terms: int,
         version: int,
     ) -> None:
         self._connection = connection
-        self._segment = source.segment
+        self._segments = [source.segment for source, _ in wanted]
         self._sign = sign
         self._version = version
         self.n_rounds = 0
         self.n_slots = 0
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.records: Mapping[int, Record] = self._drive(
-            read_records(source.segment.slots, rows, n_terms)
+        #: Of each segment, by row.
+        self.records: list[Mapping[int, Record]] = [{} for _ in wanted]
+        self._drive([read_records(source.segment.slots, rows, n_terms) for source, rows in wanted])
+
+    def _drive(self, readings: Sequence[_Reading]) -> None:
+        """Fetch what all readings want, in one call a round, until they are done."""
+        slots = {number: next(reading) for number, reading in enumerate(readings)}
+        while slots:
+            self.n_rounds += 1
+            fetched = self._fetch(slots)
+            further: dict[int, NDArray[np.int64]] = {}
+            for number, elements in fetched.items():
+                try:
+                    further[number] = readings[number].send(elements)
+                except StopIteration as done:
+                    self.records[number] = done.value
+            slots = further
+
+    def _fetch(self, slots: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.uint16]]:
+        """Return the elements of the slots of some segments."""
+        parts = [
+            (number, wanted[start : start + MAX_RECORDS])
+            for number, wanted in slots.items()
+            for start in range(0, len(wanted), MAX_RECORDS)
+        ]
+        requests = [self._request(number, wanted) for number, wanted in parts]
+        received: dict[int, list[NDArray[np.uint16]]] = {}
+        for (number, _), answer in zip(parts, self._ask(requests), strict=True):
+            received.setdefault(number, []).append(answer.elements)
+            self.bytes_received += answer.elements.nbytes
+        self.n_slots += sum(len(wanted) for wanted in slots.values())
+        self.bytes_sent += sum(wanted.nbytes for wanted in slots.values())
+        return {
+            number: pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            for number, pieces in received.items()
+        }
+
+    def _request(self, number: int, slots: NDArray[np.int64]) -> RecordRequest:
+        segment = self._segments[number]
+        return self._sign(
+            RecordRequest(self._version, segment.id, slots, segment.slots.shape.width)
         )
 
-    def _drive(
-        self, reading: Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]
-    ) -> Mapping[int, Record]:
-        slots = next(reading)
-        while True:
-            self.n_rounds += 1
-            self.n_slots += len(slots)
-            parts = [
-                self._fetch(slots[start : start + MAX_RECORDS])
-                for start in range(0, len(slots), MAX_RECORDS)
-            ]
-            try:
-                slots = reading.send(parts[0] if len(parts) == 1 else np.concatenate(parts))
-            except StopIteration as done:
-                records: Mapping[int, Record] = done.value
-                return records
+    def _ask(self, requests: Sequence[RecordRequest]) -> list[RecordAnswer]:
+        ask_all = getattr(self._connection, "records_all", None)
+        if ask_all is None or len(requests) == 1:
+            return [self._connection.records(request) for request in requests]
+        answers: list[RecordAnswer] = []
+        for few in _calls(requests):
+            answers += ask_all(few)
+        return answers
 
-    def _fetch(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
-        width = self._segment.slots.shape.width
-        request = RecordRequest(self._version, self._segment.id, slots, width)
-        elements = self._connection.records(self._sign(request)).elements
-        self.bytes_sent += request.slots.nbytes
-        self.bytes_received += elements.nbytes
-        return elements
+
+_Reading = Generator[NDArray[np.int64], NDArray[np.uint16], Mapping[int, Record]]
+
+
+def _calls(requests: Sequence[RecordRequest]) -> Iterator[list[RecordRequest]]:
+    """Cut requests into what one call may ask for."""
+    few: list[RecordRequest] = []
+    for request in requests:
+        n_slots = sum(len(one.slots) for one in few) + len(request.slots)
+        if few and (n_slots > MAX_RECORDS or len(few) == _SEGMENTS_A_CALL):
+            yield few
+            few = []
+        few.append(request)
+    if few:
+        yield few
+
+
+def _score_all(connection: Connection, requests: Sequence[ScoreRequest]) -> list[ScoreAnswer]:
+    """Score the segments of one group, in few calls where the connection can."""
+    ask_all = getattr(connection, "score_all", None)
+    if ask_all is None or len(requests) == 1:
+        return [connection.score(request) for request in requests]
+    answers: list[ScoreAnswer] = []
+    for start in range(0, len(requests), _SEGMENTS_A_CALL):
+        answers += ask_all(requests[start : start + _SEGMENTS_A_CALL])
+    return answers

@@ -27,11 +27,12 @@ from mksearch.query.trapdoor import Question, parse_question
 from mksearch.text.weights import SCORE_ONE
 from mksearch_client.asking import Servers
 from mksearch_client.fetching import Cache, Connection, NoCache, first_good, read_object
+from mksearch_client.freshness import Freshness
 from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.result import SearchHit, SearchResult
-from mksearch_client.rounds import Asked, OnLie, SearchRounds
-from mksearch_client.versions import newest_manifest
+from mksearch_client.rounds import Asked, LieCallback, SearchRounds
+from mksearch_client.versions import RivalsCallback, newest_manifest
 
 __all__ = ["Cache", "Connection", "Searcher"]
 
@@ -60,7 +61,8 @@ class Searcher:
         hedge_s: float = 1.0,
         on_close: Callable[[], None] | None = None,
         on_seen: Callable[[SignedManifest], None] | None = None,
-        on_lie: OnLie | None = None,
+        on_lie: LieCallback | None = None,
+        on_rivals: RivalsCallback | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent before the first question.
 
@@ -78,6 +80,8 @@ class Searcher:
             on_close: lets go of the connections.
             on_seen: told of every newer version, to remember it.
             on_lie: told of every wrong answer that a server signed.
+            on_rivals: told of two manifests that the owner's key signed and of which only one can
+                be.
         """
         self._connections = connections
         self._addresses = addresses or {}
@@ -89,10 +93,13 @@ class Searcher:
         self._quorum = quorum or Quorum()
         self._cache: Cache = cache or NoCache()
         self._opener = VersionOpener(keys, self._cache)
+        self._freshness = Freshness(self._cache)
+        self._until_s = 0
         self._hedge_s = hedge_s
         self._on_close = on_close or (lambda: None)
         self._on_seen = on_seen or (lambda _signed: None)
         self._on_lie = on_lie or (lambda _server, _request, _answer: None)
+        self._on_rivals = on_rivals or (lambda _evidence: "")
         self._last: Servers[Connection] | None = None
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
 
@@ -157,12 +164,15 @@ class Searcher:
             collection=self._keys.collection,
             quorum=self._quorum,
             seen=self._seen,
+            on_rivals=self._on_rivals,
         )
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
         signed = self._newest(servers)
+        now_s = int(self._clock())
+        self._until_s = self._freshness.until(servers, signed, now_s)
         if not self._accept_expired:
-            signed.require_current(int(self._clock()))
+            signed.require_current(now_s, self._until_s)
         opened = self._opener.open(servers, signed)
         if self._seen is None or self._seen.hash != signed.hash:
             self._on_seen(signed)
@@ -259,7 +269,7 @@ class Searcher:
                 "raise --max-records"
             )
         if self._seen is not None:
-            left_s = self._seen.manifest.expires_at - int(self._clock())
+            left_s = self._until_s - int(self._clock())
             if left_s < 0:
                 warnings.append(f"the manifest expired {-left_s} s ago and was accepted")
             elif left_s < MANIFEST_WARNING_S:
@@ -284,8 +294,7 @@ class Searcher:
         servers = self._start()
         opened = self._open(servers)
         collection = self._keys.collection
-        lookups = (opened.lookup(servers, view) for view in opened.views)
-        found = (lookup.find(external_id) for lookup in lookups)
+        found = (opened.find(servers, view, external_id) for view in opened.views)
         entry = next((entry for entry in found if entry is not None), None)
         if entry is None:
             raise InputError(

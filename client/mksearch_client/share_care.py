@@ -249,6 +249,7 @@ def _in_use(
             collection=profile.collection,
             quorum=profile.quorum,
             seen=profile.highest_seen(),
+            on_rivals=profile.keep_equivocation,
         )
     access = newest.manifest.access
     keys = None if access is None else access.verification_keys

@@ -12,10 +12,9 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from mksearch.crypto.certificate import Certificate
-from mksearch.errors import FormatError, OtherTlsKey, ServerUnreachable, TlsRefused
+from mksearch.errors import FormatError, ServerUnreachable, TlsRefused
 from mksearch_client.trust import TlsTrust, host_and_port, reading
 
 __all__ = ["check_server"]
@@ -65,7 +64,7 @@ def check_server(
             raise TlsRefused(
                 f"{address}: its certificate cannot be read", cure="tell the operator"
             ) from None
-        _require_good(address, host, certificate, trust, time.time())
+        certificate.require_good(address, host, trust.key, time.time())
         found.append(certificate)
 
     _handshake(address, trust, _context(trust), timeout_s, look, until_served=until_served)
@@ -181,37 +180,3 @@ def _client_refused(address: str, trust: TlsTrust) -> TlsRefused:
         f"{address}: it refuses the client certificate of this profile",
         cure="ask the operator for one that is signed by its client authorities and not expired",
     )
-
-
-def _require_good(
-    address: str, host: str, certificate: Certificate, trust: TlsTrust, now_s: float
-) -> None:
-    """Raise TlsRefused unless the certificate is of the pinned key, for now, and for the host."""
-    if certificate.fingerprint != trust.key:
-        raise OtherTlsKey(
-            f"{address}: another server's certificate: its TLS key "
-            f"{certificate.fingerprint.hex()[:16]} is not the pinned {trust.key.hex()[:16]}",
-            cure="nothing was sent; check the address, and ask the operator on another way "
-            "whether the key is new or somebody is in between",
-        )
-    now = f"it is {_utc(now_s)} here"
-    if now_s < certificate.begins_s:
-        raise TlsRefused(
-            f"{address}: its certificate is valid from {_utc(certificate.begins_s)}, and {now}",
-            cure="set the clock of this machine, or of the server before it makes a certificate",
-        )
-    if now_s > certificate.ends_s:
-        raise TlsRefused(
-            f"{address}: its certificate expired at {_utc(certificate.ends_s)}, and {now}",
-            cure="the operator runs mksearch-server renew-certificate; or set the clock here",
-        )
-    if not certificate.is_for(host):
-        raise TlsRefused(
-            f"{address}: its certificate is for {', '.join(certificate.hosts) or 'no host'}, not "
-            f"for {host}",
-            cure="dial one of those names, or the operator renews it with --host",
-        )
-
-
-def _utc(unix_s: float) -> str:
-    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -7,7 +7,7 @@ servers holds up no event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
@@ -16,6 +16,7 @@ from mksearch.index.document import StoredDocument
 from mksearch.index.manifest import SignedManifest
 from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner, PublishReport, ServerStatus
+from mksearch_client.owner_reports import CompactReport
 from mksearch_client.profile import Profile
 from mksearch_client.profile_folder import ProfileFolder
 from mksearch_client.result import SearchResult
@@ -115,12 +116,12 @@ class AsyncOwner:
         paths: Sequence[Path],
         *,
         policy: str = "",
-        scoring: str = "tfidf",
-        language: str = "en",
+        scoring: str | None = None,
+        language: str = "auto",
         delete_missing: bool = False,
         dry_run: bool = False,
     ) -> PublishReport:
-        """Make the documents of ``paths`` the content of the collection; see ``Owner.publish``."""
+        """Bring the documents of ``paths`` into the collection; see ``Owner.publish``."""
         return await self._calls.run(
             self._owner.publish,
             paths,
@@ -130,6 +131,14 @@ class AsyncOwner:
             delete_missing=delete_missing,
             dry_run=dry_run,
         )
+
+    async def delete(self, ids: Collection[str]) -> SignedManifest:
+        """Delete documents by id; see ``Owner.delete``."""
+        return await self._calls.run(self._owner.delete, ids)
+
+    async def compact(self, *, tiered: bool = False, dry_run: bool = False) -> CompactReport:
+        """Merge segments and erase what was deleted; see ``Owner.compact``."""
+        return await self._calls.run(self._owner.compact, tiered=tiered, dry_run=dry_run)
 
     async def status(self) -> tuple[SignedManifest | None, list[ServerStatus]]:
         """Return the newest version and what every server says; see ``Owner.status``."""

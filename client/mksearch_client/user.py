@@ -188,6 +188,7 @@ class User:
                     collection=profile.collection,
                     quorum=profile.quorum,
                     seen=profile.highest_seen(),
+                    on_rivals=profile.keep_equivocation,
                 )
                 access = newest.manifest.access
                 keys = None if access is None else access.verification_keys

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Protocol, TypeVar
 
-from mksearch.errors import ManifestRefused, VerificationError
+from mksearch.errors import ManifestRefused, ManifestStale, VerificationError
+from mksearch.index.equivocation import Equivocation, are_rivals
 from mksearch.index.manifest import SignedManifest
 from mksearch.params import Quorum
 from mksearch_client.asking import Asking, Servers
 
-__all__ = ["are_rivals", "newest_agreed", "newest_manifest"]
+__all__ = ["RivalsCallback", "newest_agreed", "newest_manifest"]
+
+#: Told of two manifests of which only one can be; returns the file that keeps both, "" for none.
+RivalsCallback = Callable[[Equivocation], str]
 
 
 class _Manifests(Protocol):
@@ -18,15 +23,6 @@ class _Manifests(Protocol):
 
 
 _Shows = TypeVar("_Shows", bound=_Manifests)
-
-
-def are_rivals(one: SignedManifest, other: SignedManifest) -> bool:
-    """Return whether no collection has both versions: of one number, or not one after the other."""
-    older, newer = sorted((one, other), key=lambda signed: signed.manifest.version)
-    distance = newer.manifest.version - older.manifest.version
-    if distance == 1:
-        return newer.manifest.previous != older.hash
-    return distance == 0 and newer.hash != older.hash
 
 
 def newest_agreed(found: Mapping[int, SignedManifest], threshold: int) -> SignedManifest | None:
@@ -61,6 +57,7 @@ def newest_manifest(
     collection: bytes,
     quorum: Quorum,
     seen: SignedManifest | None,
+    on_rivals: RivalsCallback = lambda _evidence: "",
 ) -> SignedManifest:
     """Return the newest of at least t + 1 valid manifests; mark the servers that lag.
 
@@ -70,6 +67,7 @@ def newest_manifest(
         collection: pinned, 16 bytes.
         quorum: as pinned.
         seen: highest version that was seen before.
+        on_rivals: keeps evidence that the owner's key signed two manifests (14.3).
 
     Raises:
         NotEnoughAnswers: fewer than t + 1 valid manifests.
@@ -83,6 +81,11 @@ def newest_manifest(
     def take(server: int, data: bytes) -> None:
         signed = SignedManifest.decode(data, owner_key, collection)
         if seen is not None and signed.manifest.version >= seen.manifest.version:
+            if are_rivals(signed, seen):
+                raise ManifestStale(
+                    _told(Equivocation.of(signed, seen), on_rivals),
+                    cure="ask the owner which one counts",
+                )
             signed.require_not_older(seen)
         found[server] = signed
 
@@ -98,30 +101,38 @@ def newest_manifest(
 
     if not Asking(servers, ask, take).until(n_missing):
         if len(found) >= need():
-            raise _contradiction(found)
+            raise _contradiction(found, on_rivals)
         raise servers.refusal("manifests", len(found), need())
     newest = newest_agreed(found, need())
     if newest is None or (seen is not None and seen.manifest.version > newest.manifest.version):
         newest = seen
     if newest is None:
         raise VerificationError("no manifest was proved")
-    _mark_others(servers, found, newest)
+    _mark_others(servers, found, newest, on_rivals)
     return newest
 
 
+def _told(evidence: Equivocation, on_rivals: RivalsCallback) -> str:
+    """Have evidence kept; return what it says, in one line, and where it is."""
+    path = on_rivals(evidence)
+    return f"{evidence}; both are in {path}" if path else str(evidence)
+
+
 def _mark_others(
-    servers: Servers[_Shows], found: Mapping[int, SignedManifest], newest: SignedManifest
+    servers: Servers[_Shows],
+    found: Mapping[int, SignedManifest],
+    newest: SignedManifest,
+    on_rivals: RivalsCallback,
 ) -> None:
     """Remember which servers show another version than the newest."""
     for server, signed in found.items():
         if are_rivals(signed, newest):
+            told = _told(Equivocation.of(signed, newest), on_rivals)
             servers.mark(
                 server,
                 "stale",
-                f"shows a manifest of version {signed.manifest.version} "
-                f"({signed.hash.hex()}) that does not go with version "
-                f"{newest.manifest.version} ({newest.hash.hex()}) of the others; the owner's "
-                "key signed both",
+                f"shows a manifest of version {signed.manifest.version} that does not go with "
+                f"version {newest.manifest.version} of the others: {told}",
             )
         elif signed.manifest.version < newest.manifest.version:
             servers.mark(
@@ -132,13 +143,21 @@ def _mark_others(
             )
 
 
-def _contradiction(found: Mapping[int, SignedManifest]) -> ManifestRefused:
+def _contradiction(
+    found: Mapping[int, SignedManifest], on_rivals: RivalsCallback
+) -> ManifestRefused:
     """Return the error of servers that show versions of which only one can be right."""
+    different = {signed.hash: signed for signed in found.values()}
+    told = "; ".join(
+        _told(Equivocation.of(*pair), on_rivals)
+        for pair in combinations(different.values(), 2)
+        if are_rivals(*pair)
+    )
     shown = ", ".join(
         f"server {server} version {signed.manifest.version} ({signed.hash.hex()[:16]})"
         for server, signed in sorted(found.items())
     )
     return ManifestRefused(
-        f"servers show manifests that contradict each other, and too few others: {shown}",
-        cure="the owner's key signed them; ask the owner which one counts",
+        f"servers show manifests that contradict each other, and too few others: {shown}: {told}",
+        cure="ask the owner which one counts",
     )

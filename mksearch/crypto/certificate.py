@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import RandomSource
-from mksearch.errors import FormatError, ParameterError
+from mksearch.errors import FormatError, OtherTlsKey, ParameterError, TlsRefused
 
 __all__ = [
     "CERTIFICATE_LIFE_S",
@@ -200,6 +200,48 @@ class Certificate:
         # A star stands for one label of a name, never for a part of an address.
         is_name = _address(wanted) is None
         return wanted in self.hosts or bool(is_name and dot and f"*.{parent}" in self.hosts)
+
+    def require_good(self, address: str, host: str, fingerprint: bytes, now_s: float) -> None:
+        """Prove that a server that presents this is the pinned one (10.1.4).
+
+        Args:
+            address: HOST:PORT that was dialled, for the message.
+            host: of it, without brackets.
+            fingerprint: of the pinned TLS key, 32 bytes.
+            now_s: Unix seconds.
+
+        Raises:
+            TlsRefused: another key, past its dates, or not for the host.
+        """
+        if self.fingerprint != fingerprint:
+            raise OtherTlsKey(
+                f"{address}: another server's certificate: its TLS key "
+                f"{self.fingerprint.hex()[:16]} is not the pinned {fingerprint.hex()[:16]}",
+                cure="nothing was sent; check the address, and ask the operator on another way "
+                "whether the key is new or somebody is in between",
+            )
+        now = f"it is {_utc(now_s)} here"
+        if now_s < self.begins_s:
+            raise TlsRefused(
+                f"{address}: its certificate is valid from {_utc(self.begins_s)}, and {now}",
+                cure="set the clock of this machine, or of the server before it makes a "
+                "certificate",
+            )
+        if now_s > self.ends_s:
+            raise TlsRefused(
+                f"{address}: its certificate expired at {_utc(self.ends_s)}, and {now}",
+                cure="the operator runs mksearch-server renew-certificate; or set the clock here",
+            )
+        if not self.is_for(host):
+            raise TlsRefused(
+                f"{address}: its certificate is for {', '.join(self.hosts) or 'no host'}, not "
+                f"for {host}",
+                cure="dial one of those names, or the operator renews it with --host",
+            )
+
+
+def _utc(unix_s: float) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 _MALFORMED = (ValueError, TypeError, IndexError, x509.DuplicateExtension, UnsupportedAlgorithm)

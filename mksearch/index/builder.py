@@ -47,7 +47,7 @@ def _no_progress(_what: str, _share: float) -> None:
 class SegmentBuilder:
     """One build of one segment, under a salt of its own."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options, all by name
         self,
         counts: Counts,
         members: Sequence[Member],
@@ -60,6 +60,7 @@ class SegmentBuilder:
         block: BlockShape | None = None,
         n_tables: int = N_TABLES,
         geometry: Sequence[LevelGeometry] | None = None,
+        n_dedicated: Sequence[int] | None = None,
     ) -> None:
         """Plan the segment; after this its size is known and nothing is written.
 
@@ -73,10 +74,13 @@ class SegmentBuilder:
             random: source of the salt.
             block: shape of the blocks, default 61 + 3.
             n_tables: tables of shared columns.
-            geometry: widths of each level, default chosen from the corpus.
+            geometry: widths of each level, default chosen from the corpus; more levels than there
+                will be are left out.
+            n_dedicated: dedicated terms of each level of ``geometry``, default as many as fit.
 
         Raises:
-            ParameterError: no document, or sizes that the format does not carry.
+            ParameterError: no document, sizes that the format does not carry, or fewer levels in
+                ``geometry`` than needed.
         """
         if not members or len(members) != len(counts.lengths):
             raise ParameterError(
@@ -95,9 +99,13 @@ class SegmentBuilder:
         if geometry is None:
             mean_terms = len(self.rows.postings.term_ids) / len(self.rows.members)
             geometry = choose_geometry(mean_terms, n_terms, len(level_rows), n_tables)
-        self.n_dedicated = tuple(min(level.dedicated, n_terms) for level in geometry)
+        geometry = geometry[: len(level_rows)]
+        if n_dedicated is None:
+            n_dedicated = [min(level.dedicated, n_terms) for level in geometry]
+        self.n_dedicated = tuple(n_dedicated[: len(geometry)])
         self._columns = ColumnMap(bundle.column_keys(), geometry, self.n_dedicated)
         self._terms = counts.vocabulary.terms
+        self._used = np.unique(self.rows.postings.term_ids)
         documents = ([members[at] for at in row.tolist()] for row in self.rows.members)
         self._records = list(encode_records(self.rows.postings, documents))
         sizes = np.array([len(record) for record in self._records], np.int64)
@@ -154,7 +162,7 @@ class SegmentBuilder:
         n_rows, width = cells.shape
         n_blocks = n_rows // block.height
         per_batch = max(_BATCH_BLOCKS_MIN, _BATCH_BYTES // (2 * block.height * width))
-        columns = self._columns.table(level, self._terms)
+        columns = self._columns.table(level, self._terms, self._used)
         postings = self.rows.postings
         # Built beside the file: bytes that are not masked yet never reach it.
         scratch = np.empty((min(per_batch, n_blocks), block.height, width), np.uint16)
@@ -197,8 +205,8 @@ def _place_rows(
         postings.tfs,
         postings.lengths,
     )
-    order = similarity_order(
-        postings.indptr, postings.term_ids, weights, len(counts.vocabulary.terms), fan_out
-    )
+    # Terms of other segments alone would only widen the matrix.
+    used, local = np.unique(postings.term_ids, return_inverse=True)
+    order = similarity_order(postings.indptr, local.astype(np.int32), weights, len(used), fan_out)
     quantised, step = impacts(weights)
     return rows.take(order), quantised[postings.places(order)], step

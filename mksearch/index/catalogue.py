@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from mksearch.codec import decode_cbor, encode_cbor
+from mksearch.codec import decode_cbor, encode_cbor, require_map
 from mksearch.crypto.aead import WRAPPED_KEY_BYTES, unwrap_key, wrap_key
 from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.kdf import keyed_hash_sha256
 from mksearch.crypto.secret import SecretKey
 from mksearch.errors import FormatError
 from mksearch.index.dictionary import inflate
+from mksearch.index.manifest import ObjectRef
 
 __all__ = [
+    "Catalogue",
     "CatalogueEntry",
     "Lookup",
     "LookupEntry",
@@ -30,6 +32,8 @@ _SIZE_AT = _BLOB_AT + _NAME_BYTES
 _KEY_AT = _SIZE_AT + 8
 _ENTRY_BYTES = _KEY_AT + WRAPPED_KEY_BYTES
 _LOOKUP_FORMAT = 1
+_CATALOGUE_FORMAT = 2
+_CATALOGUE_FIELDS: dict[str, type] = {"format": int, "parts": list, "entries": list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,31 @@ class Lookup:
             for external_id, entry in entries
         ]
         return bytes((_LOOKUP_FORMAT,)) + b"".join(sorted(packed))
+
+    @staticmethod
+    def encode_raw(entries: Iterable[tuple[bytes, int]]) -> bytes:
+        """Return the content of a lookup of entries of other ones, each with its new row."""
+        packed = [
+            raw[:_KEY_BYTES] + bytes(4) + row.to_bytes(4, "big") + raw[_BLOB_AT:]
+            for raw, row in entries
+        ]
+        return bytes((_LOOKUP_FORMAT,)) + b"".join(sorted(packed))
+
+    @staticmethod
+    def key_of(hash_key: SecretKey, external_id: str) -> bytes:
+        """Return what stands for an external id in lookups: 16 bytes."""
+        return keyed_hash_sha256(hash_key, external_id.encode())[:_KEY_BYTES]
+
+    def raw(self) -> dict[bytes, bytes]:
+        """Return every entry as it is encoded, by its key."""
+        entries = self._entries
+        starts = range(0, len(entries), _ENTRY_BYTES)
+        return {entries[at : at + _KEY_BYTES]: entries[at : at + _ENTRY_BYTES] for at in starts}
+
+    @staticmethod
+    def blob_of(raw: bytes) -> tuple[bytes, int]:
+        """Return name and size of the blob of an encoded entry."""
+        return raw[_BLOB_AT:_SIZE_AT], int.from_bytes(raw[_SIZE_AT:_KEY_AT], "big")
 
     def __len__(self) -> int:
         return len(self._entries) // _ENTRY_BYTES
@@ -154,7 +183,10 @@ def decode_catalogue(content: bytes) -> list[CatalogueEntry]:
     Raises:
         FormatError: not a catalogue.
     """
-    rows = decode_cbor(inflate(content, "the catalogue"), "the catalogue")
+    return _entries(decode_cbor(inflate(content, "the catalogue"), "the catalogue"))
+
+
+def _entries(rows: object) -> list[CatalogueEntry]:
     kinds = (str, bytes, int, bytes, bytes)
     if not isinstance(rows, list) or not all(
         isinstance(row, list) and tuple(map(type, row)) == kinds for row in rows
@@ -168,3 +200,60 @@ def decode_catalogue(content: bytes) -> list[CatalogueEntry]:
     if any(a.id.encode() >= b.id.encode() for a, b in pairwise(entries)):
         raise FormatError("the catalogue does not ascend")
     return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What the owner remembers of all documents: a part for each segment.
+
+    Attributes:
+        parts: the sealed part of each segment, by its salt.
+        entries: documents of segments without a part, which an older release built.
+    """
+
+    parts: Mapping[bytes, ObjectRef] = field(default_factory=dict)
+    entries: tuple[CatalogueEntry, ...] = ()
+
+    def without(self, salts: Iterable[bytes]) -> Catalogue:
+        """Return what there is of all segments but these."""
+        left = set(salts)
+        return Catalogue(
+            {salt: part for salt, part in self.parts.items() if salt not in left},
+            tuple(entry for entry in self.entries if entry.salt not in left),
+        )
+
+    def encode(self) -> bytes:
+        """Return the content of the sealed catalogue, format 2."""
+        ordered = sorted(self.entries, key=lambda entry: entry.id.encode())
+        fields = {
+            "format": _CATALOGUE_FORMAT,
+            "parts": [[salt, part.id, part.size] for salt, part in sorted(self.parts.items())],
+            "entries": [[e.id, e.content_hash, e.row, e.salt, e.blob] for e in ordered],
+        }
+        return zlib.compress(encode_cbor(fields))
+
+    @classmethod
+    def decode(cls, content: bytes) -> Catalogue:
+        """Decode the content of an opened catalogue of either format.
+
+        Raises:
+            FormatError: not a catalogue.
+        """
+        what = "the catalogue"
+        value = decode_cbor(inflate(content, what), what)
+        if isinstance(value, list):
+            return cls({}, tuple(_entries(value)))
+        fields = require_map(value, _CATALOGUE_FIELDS, what)
+        if fields["format"] != _CATALOGUE_FORMAT:
+            raise FormatError(f"{what} is of format {fields['format']}, not {_CATALOGUE_FORMAT}")
+        parts = {}
+        for entry in fields["parts"]:
+            if not isinstance(entry, list) or tuple(map(type, entry)) != (bytes, bytes, int):
+                raise FormatError(f"{what} does not list parts")
+            salt, name, size = entry
+            if {len(salt), len(name)} != {_NAME_BYTES} or not 0 <= size < 1 << 64:
+                raise FormatError(f"{what} lists a part that is out of range")
+            parts[salt] = ObjectRef(name, size)
+        if [entry[0] for entry in fields["parts"]] != sorted(parts):
+            raise FormatError(f"{what} lists parts that do not ascend")
+        return cls(parts, tuple(_entries(fields["entries"])))

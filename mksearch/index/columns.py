@@ -75,14 +75,24 @@ class ColumnMap:
             return [int(self.dedicated_columns(level)[term_id])]
         return self.shared_columns(level, term)
 
-    def table(self, level: int, terms: Sequence[str]) -> NDArray[np.int32]:
+    def table(
+        self, level: int, terms: Sequence[str], used: NDArray[np.integer] | None = None
+    ) -> NDArray[np.int32]:
         """Return the columns of a whole vocabulary: int32 (n_terms, n_tables), secret.
 
         A dedicated term has its column first and -1 after it.
+
+        Args:
+            level: the level.
+            terms: term of each id.
+            used: ids of terms, ascending, whose columns are wanted; None for all.  The others
+                have -1.
         """
         n_tables = self.levels[level].n_tables
         columns = np.full((len(terms), n_tables), -1, np.int32)
         dedicated = self.dedicated_columns(level)[: len(terms)]
         columns[: len(dedicated), 0] = dedicated
-        columns[len(dedicated) :] = self._shared(level, terms[len(dedicated) :])
+        wanted = np.arange(len(terms)) if used is None else used
+        shared = wanted[wanted >= len(dedicated)]
+        columns[shared] = self._shared(level, [terms[term] for term in shared.tolist()])
         return columns

@@ -43,8 +43,8 @@ __all__ = [
 ]
 
 MAGIC = b"MKMANIFS"
-#: 1 without an administration, 2 with one.
-FORMATS = (1, 2)
+#: 1 without an administration, 2 with one, 3 with a timestamp key (with or without the other).
+FORMATS = (1, 2, 3)
 #: ``previous`` of version 1.
 FIRST_PREVIOUS = bytes(32)
 _NAME_BYTES = 32
@@ -80,6 +80,7 @@ _ACCESS_FIELDS: dict[str, type] = {
     "epoch": int,
     "credentials": list,
 }
+_TIMESTAMP_FIELDS: dict[str, type] = {"timestamp_key": bytes}
 _SEALED_FIELDS: dict[str, type] = {"bundle": dict, "search_key": bytes}
 SCORINGS = ("tfidf", "bm25")
 _SCORING_FIELDS: dict[str, type] = {"kind": str, "k1": float, "b": float}
@@ -318,6 +319,7 @@ class Manifest:
         groups: policy groups.
         catalogue: sealed catalogue of the owner.
         access: what is public of the administration, None without one.
+        timestamp_key: Ed25519 public key that may sign renewals, 32 bytes; b"" without one.
     """
 
     collection: bytes
@@ -331,10 +333,13 @@ class Manifest:
     groups: tuple[Group, ...]
     catalogue: ObjectRef
     access: Access | None = None
+    timestamp_key: bytes = b""
 
     @property
     def format(self) -> int:
-        """Format of the file: 2 with an administration, else 1."""
+        """Format of the file: 3 with a timestamp key, else 2 with an administration, else 1."""
+        if self.timestamp_key:
+            return 3
         return 1 if self.access is None else 2
 
     def group(self, policy: bytes) -> Group | None:
@@ -349,9 +354,11 @@ class Manifest:
         """
         if any((group.bundle is None) != (self.access is None) for group in self.groups):
             raise ManifestRefused("a manifest has sealed bundles in all of its groups, or in none")
-        access = {} if self.access is None else {"access": self.access.to_fields()}
+        more: dict[str, Any] = {} if self.access is None else {"access": self.access.to_fields()}
+        if self.timestamp_key:
+            more["timestamp_key"] = self.timestamp_key
         return encode_cbor(
-            access
+            more
             | {
                 "collection": self.collection,
                 "name": self.name,
@@ -369,14 +376,16 @@ class Manifest:
 
     @classmethod
     def decode(cls, body: bytes) -> Manifest:
-        """Decode a body whose signature has been proved, of either format.
+        """Decode a body whose signature has been proved, of any format.
 
         Raises:
             FormatError: not a canonical manifest.
         """
         value = decode_cbor(body, "a manifest")
         is_sealed = isinstance(value, dict) and "access" in value
+        is_renewable = isinstance(value, dict) and "timestamp_key" in value
         wanted = _FIELDS | ({"access": dict} if is_sealed else {})
+        wanted |= _TIMESTAMP_FIELDS if is_renewable else {}
         fields = require_map(value, wanted, "a manifest")
         try:
             quorum = Quorum(fields["n_servers"], fields["collusion_bound"])
@@ -403,6 +412,9 @@ class Manifest:
             groups,
             ObjectRef.from_fields(fields["catalogue"]),
             access,
+            _require_length(fields["timestamp_key"], KEY_BYTES, "the timestamp key")
+            if is_renewable
+            else b"",
         )
 
     def segments(self) -> Iterator[SegmentRef]:
@@ -564,15 +576,20 @@ class SignedManifest:
                 cure="the owner published from an old profile; ask the owner",
             )
 
-    def require_current(self, now_s: int) -> None:
+    def require_current(self, now_s: int, renewed_until_s: int = 0) -> None:
         """Prove that the manifest has not expired at ``now_s``, Unix seconds (refusal 7.7).
+
+        Args:
+            now_s: Unix seconds.
+            renewed_until_s: what a renewal that was proved says, Unix seconds; 0 without one.
 
         Raises:
             ManifestExpired: it has.
         """
-        if now_s > self.manifest.expires_at:
+        until_s = max(self.manifest.expires_at, renewed_until_s)
+        if now_s > until_s:
             raise ManifestExpired(
-                f"version {self.manifest.version} expired {now_s - self.manifest.expires_at} s ago",
+                f"version {self.manifest.version} expired {now_s - until_s} s ago",
                 cure="the owner renews it; a newer version may be withheld from you",
             )
 

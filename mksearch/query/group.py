@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -12,18 +12,21 @@ from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.keystream import Domain
 from mksearch.crypto.tickets import TicketSigner
 from mksearch.errors import FormatError, MksearchError
+from mksearch.index.catalogue import Lookup
 from mksearch.index.columns import ColumnMap
 from mksearch.index.dictionary import Dictionary, SegmentFacts
 from mksearch.index.geometry import BlockShape, LevelGeometry
 from mksearch.index.manifest import Group, SegmentRef
+from mksearch.index.record import Member, Record
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream
+from mksearch.index.tombstones import LookupPart, Tombstones, decode_parts
 from mksearch.messages import RecordRequest, ScoreRequest, Ticket
 from mksearch.text.analyzers import Analyzer, make_analyzer
-from mksearch.text.weights import Scoring, Statistics
+from mksearch.text.weights import Scoring, Statistics, document_weights, query_weights
 
-__all__ = ["GroupView", "SegmentView", "open_dictionary"]
+__all__ = ["GroupView", "SegmentView", "open_dictionary", "open_lookup_parts"]
 
 
 def open_dictionary(bundle: KeyBundle, collection: bytes, data: bytes) -> Dictionary:
@@ -37,12 +40,45 @@ def open_dictionary(bundle: KeyBundle, collection: bytes, data: bytes) -> Dictio
     return Dictionary.decode(open_stream(key, "dictionary", collection, data))
 
 
+def open_lookup_parts(
+    bundle: KeyBundle, collection: bytes, group: Group, dictionary: Dictionary, data: bytes
+) -> tuple[LookupPart, ...]:
+    """Open the sealed lookup of a group whose dictionary is of format 2.
+
+    Raises:
+        RecordRefused: it does not open with this bundle.
+        FormatError: what it holds is no such lookup, or not of the group's segments.
+    """
+    content = open_stream(bundle.section_key("lookup"), "lookup", collection, data)
+    parts = decode_parts(content)
+    salts = [segment.salt for segment in group.segments]
+    if [part.salt for part in parts] != salts or len(dictionary.segments) != len(salts):
+        raise FormatError("the lookup and the manifest list other segments")
+    return parts
+
+
 class SegmentView:
     """One segment as a member sees it: shapes, keys, and the streams that take masks away."""
 
-    def __init__(self, header: SegmentHeader, bundle: KeyBundle, facts: SegmentFacts) -> None:
+    def __init__(
+        self,
+        header: SegmentHeader,
+        bundle: KeyBundle,
+        facts: SegmentFacts,
+        tombstones: Tombstones | None = None,
+    ) -> None:
+        """Join what is known of a segment.
+
+        Raises:
+            FormatError: a tombstone names a row that it does not have.
+        """
         self.header = header
         self.facts = facts
+        self._tombstones = tombstones or Tombstones()
+        rows = [row for row, _ in self._tombstones.gone.values()]
+        if max(rows, default=0) >= header.layout.n_rows:
+            raise FormatError("a tombstone names a row that its segment does not have")
+        self._lookup_key = bundle.lookup_key()
         self.id = header.id
         self._keys = bundle.segment_keys(header.salt)
         self._check_vectors: dict[int, NDArray[np.uint16]] = {}
@@ -55,6 +91,18 @@ class SegmentView:
             n_rows=layout.n_rows,
             n_slots=layout.n_slots,
         )
+
+    @property
+    def gone_rows(self) -> NDArray[np.int64]:
+        """Rows of level 0 of which no document is left: int64 (n,)."""
+        return self._tombstones.rows
+
+    def live_members(self, row: int, record: Record) -> Sequence[Member]:
+        """Return the documents of a record that were neither deleted nor replaced."""
+        if row not in self._tombstones.shared_rows:
+            return record.members
+        gone = self._tombstones.gone
+        return [m for m in record.members if Lookup.key_of(self._lookup_key, m.id) not in gone]
 
     @property
     def block(self) -> BlockShape:
@@ -103,6 +151,7 @@ class GroupView:
         collection: bytes,
         dictionary: Dictionary,
         headers: Sequence[bytes],
+        parts: Sequence[LookupPart] = (),
     ) -> None:
         """Join what was fetched for a group.
 
@@ -112,9 +161,11 @@ class GroupView:
             collection: 16 bytes.
             dictionary: its opened dictionary.
             headers: first 4096 bytes of each segment, in the order of the manifest; untrusted.
+            parts: its opened lookup, where the dictionary is of format 2.
 
         Raises:
-            FormatError: a header is not the one that the manifest names, or the parts disagree.
+            FormatError: a header is not the one that the manifest names, or what was fetched
+                disagrees.
             AnalyzerError: the analyzer is not known here.
         """
         self.group = group
@@ -133,10 +184,64 @@ class GroupView:
             self.statistics = Statistics(dictionary.n_docs, dictionary.total_length, dictionary.dfs)
         except (MksearchError, TypeError) as error:
             raise FormatError(f"the dictionary and the manifest disagree: {error}") from None
+        self.parts = tuple(parts)
+        gone = {part.salt: part.tombstones for part in parts}
         self.segments = [
-            SegmentView(_prove_header(data, ref, collection), bundle, dictionary.facts(ref.salt))
+            SegmentView(
+                _prove_header(data, ref, collection),
+                bundle,
+                dictionary.facts(ref.salt),
+                gone.get(ref.salt),
+            )
             for ref, data in zip(group.segments, headers, strict=True)
         ]
+        _require_one_shape(self.segments)
+
+    def query_weights(self, counts: Mapping[int, int]) -> dict[int, int]:
+        """Weigh the terms of a query, in units of 2**-30, by falling frequency.
+
+        Args:
+            counts: occurrences of each known term by its id.
+        """
+        order, statistics = self._in_order(list(counts))
+        weights = query_weights(
+            self.scoring, statistics, {place: counts[term] for place, term in enumerate(order)}
+        )
+        return {term: weights[place] for place, term in enumerate(order)}
+
+    def record_weights(self, record: Record) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Weigh a record under the statistics of today.
+
+        Returns:
+            int32 (n_terms,), its term ids by falling frequency, and int64 (n_terms,), their
+            weights in units of 2**-30.
+        """
+        order, statistics = self._in_order(record.term_ids.tolist())
+        term_ids = np.array(order, np.int32)
+        weights = document_weights(
+            self.scoring,
+            statistics,
+            np.array([0, len(order)], np.int64),
+            np.arange(len(order), dtype=np.int32),
+            record.tfs[np.searchsorted(record.term_ids, term_ids)],
+            np.array([record.length], np.int64),
+        )
+        return term_ids, weights
+
+    def _in_order(self, term_ids: Sequence[int]) -> tuple[list[int], Statistics]:
+        """Return terms in the order in which a first build would number them, and their counts.
+
+        Sums of squares run in this order, so that their bits are those of a collection built
+        afresh from the documents of today.
+        """
+        dfs, terms = self.dictionary.dfs, self.dictionary.terms
+        # Format 1 has the ids of a first build.
+        is_first = self.dictionary.format == 1
+        order = sorted(
+            term_ids, key=None if is_first else lambda term: (-int(dfs[term]), terms[term])
+        )
+        counts = dfs[np.array(order, np.int64)]
+        return order, Statistics(self.dictionary.n_docs, self.dictionary.total_length, counts)
 
     def ticket(
         self, server: int, request: ScoreRequest | RecordRequest, time_s: int
@@ -152,10 +257,23 @@ class GroupView:
             FormatError: the dictionary's dedicated terms do not fit the segments.
         """
         levels = max((s.header.layout.levels for s in self.segments), key=len)
+        n_dedicated = self.dictionary.n_dedicated
+        if self.dictionary.format > 1:
+            # The segment with the most levels may have been merged away.
+            n_dedicated = n_dedicated[: len(levels)]
         try:
-            return ColumnMap(self.bundle.column_keys(), levels, self.dictionary.n_dedicated)
+            return ColumnMap(self.bundle.column_keys(), levels, n_dedicated)
         except MksearchError as error:
             raise FormatError(f"dictionary and segment disagree: {error.message}") from None
+
+
+def _require_one_shape(segments: Sequence[SegmentView]) -> None:
+    """Prove that one query vector a level serves all segments; raise FormatError."""
+    longest = max((s.header.layout.levels for s in segments), key=len, default=())
+    for segment in segments:
+        levels = segment.header.layout.levels
+        if levels != longest[: len(levels)]:
+            raise FormatError("the segments of a group have columns of different widths")
 
 
 def _prove_header(data: bytes, ref: SegmentRef, collection: bytes) -> SegmentHeader:

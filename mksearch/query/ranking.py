@@ -14,7 +14,7 @@ from mksearch.index.record import Member, Record
 from mksearch.params import K_MAX, MAX_RECORDS, P
 from mksearch.query.group import GroupView, SegmentView
 from mksearch.query.trapdoor import Question
-from mksearch.text.weights import document_weights, exact_score
+from mksearch.text.weights import exact_score
 
 __all__ = ["Hit", "Ranking", "Source", "row_bounds"]
 
@@ -70,17 +70,14 @@ class Source:
                 return
             yield -(-factor * bound // denominator), int(row)
 
+    def live_members(self, row: int, record: Record) -> Sequence[Member]:
+        """Return the documents of a record that were neither deleted nor replaced."""
+        return self.segment.live_members(row, record)
+
     def score(self, record: Record) -> int:
         """Return the exact score of a record under today's statistics."""
-        weights = document_weights(
-            self.group.scoring,
-            self.group.statistics,
-            np.array([0, len(record.term_ids)], np.int64),
-            record.term_ids,
-            record.tfs,
-            np.array([record.length], np.int64),
-        )
-        return exact_score(self.question.weights, record.term_ids, weights)
+        term_ids, weights = self.group.record_weights(record)
+        return exact_score(self.question.weights, term_ids, weights)
 
 
 def row_bounds(
@@ -94,14 +91,16 @@ def row_bounds(
         units: query weight of one unit of each vector.
 
     Returns:
-        int64 (n_rows,): sum over vectors of unit times the smallest table sum; Python integers
-        where they would not fit.
+        int64 (n_rows,): sum over vectors of unit times the smallest table sum, 0 for rows of
+        which no document is left; Python integers where they would not fit.
     """
     rows = segment.block.physical(np.arange(segment.n_rows))
     smallest = sums[:, rows].min(axis=2)
     # A word repeated millions of times in a query has a weight beyond 64 bits.
     dtype = np.int64 if sum(units) * (P - 1) < 1 << 63 else np.object_
-    return np.asarray(np.array(units, dtype) @ smallest.astype(dtype))
+    bounds = np.asarray(np.array(units, dtype) @ smallest.astype(dtype))
+    bounds[segment.gone_rows] = 0
+    return bounds
 
 
 class Ranking:
@@ -196,7 +195,8 @@ class Ranking:
         self.n_records += 1
         score = self._sources[source].score(record)
         if score > 0:
-            self._found += [Hit(score, member, source, row) for member in record.members]
+            members = self._sources[source].live_members(row, record)
+            self._found += [Hit(score, member, source, row) for member in members]
 
     def hits(self) -> list[Hit]:
         """Return hits ``offset`` to ``offset + k``: falling score, then id as UTF-8 bytes."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mksearch.index.dictionary import RATIO_ONE
 from mksearch.query.group import GroupView
 from mksearch.text.analyzers import QueryWords
 from mksearch.text.quantise import quantise_query, split_query
-from mksearch.text.weights import query_weights
 
 __all__ = ["Question", "Trapdoor", "make_trapdoor", "parse_question"]
 
@@ -62,11 +62,10 @@ def parse_question(group: GroupView, query: str) -> Question:
         query: what the user typed; secret.
     """
     words = group.analyzer.explain(query)
-    ids = group.dictionary.ids
-    counts = Counter(ids[term] for term in words.terms if term in ids)
-    unknown = tuple(dict.fromkeys(term for term in words.terms if term not in ids))
-    weights = query_weights(group.scoring, group.statistics, counts)
-    return Question(words, unknown, weights)
+    ids = {term: group.dictionary.id_of(term) for term in words.terms}
+    counts = Counter(number for term in words.terms if (number := ids[term]) is not None)
+    unknown = tuple(term for term, number in ids.items() if number is None)
+    return Question(words, unknown, group.query_weights(counts))
 
 
 def make_trapdoor(group: GroupView, question: Question, level: int = 0) -> Trapdoor:
@@ -77,7 +76,12 @@ def make_trapdoor(group: GroupView, question: Question, level: int = 0) -> Trapd
     Raises:
         QueryError: more terms than four vectors carry.
     """
-    parts = split_query(question.weights)
+    # Older segments were weighed with other idfs: the query makes up for it.
+    weights = {
+        term_id: -(-weight * group.dictionary.ratio(term_id) // RATIO_ONE)
+        for term_id, weight in question.weights.items()
+    }
+    parts = split_query(weights)
     width = group.columns.levels[level].width
     vectors = np.zeros((len(parts), width), np.uint16)
     units = []

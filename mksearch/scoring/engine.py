@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mksearch.errors import ParameterError
+from mksearch.errors import EngineFailed, EngineUnavailable, ParameterError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.scoring.cpu import CpuEngine
+from mksearch.scoring.cuda import CudaEngine, LevelKey
 from mksearch.scoring.reference import NumpyEngine
 
-__all__ = ["ENGINES", "Engine", "make_engine"]
+__all__ = [
+    "AUTO",
+    "ENGINES",
+    "Engine",
+    "FallbackEngine",
+    "HoldingEngine",
+    "device_of",
+    "keep_only",
+    "make_engine",
+    "score_level",
+    "vectors_at_once",
+]
+
+#: Name that takes the fastest engine of the machine.
+AUTO: Final = "auto"
+#: Vectors of one pass, where an engine does not say: two register blocks of the cpu engine.
+_VECTORS_MAX: Final = 16
 
 
 class Engine(Protocol):
@@ -43,18 +60,173 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: Mapping[str, Callable[[], Engine]] = {"numpy": NumpyEngine, "cpu": CpuEngine}
+@runtime_checkable
+class HoldingEngine(Engine, Protocol):
+    """An engine that keeps cells in memory of its own, from call to call.
+
+    Attributes:
+        vectors_max: vectors that are worth one pass.
+    """
+
+    vectors_max: int
+
+    @property
+    def device(self) -> str:
+        """What computes, in words for an operator."""
+        ...
+
+    def score_held(
+        self,
+        key: LevelKey,
+        cells: NDArray[np.uint16],
+        geometry: LevelGeometry,
+        vectors: NDArray[np.uint16],
+    ) -> NDArray[np.uint16]:
+        """Do what ``score`` does, and keep the cells for the next call with this key.
+
+        Args:
+            key: segment and level; cells under a key never change.
+            cells: as for ``score``; read again where they are not held whole.
+            geometry: as for ``score``.
+            vectors: as for ``score``.
+
+        Raises:
+            ParameterError: shapes do not fit.
+            EngineFailed: what computes is lost; the next call tries anew.
+        """
+        ...
+
+    def keep_only(self, segments: Collection[bytes]) -> None:
+        """Let go of the cells of all other segments."""
+        ...
 
 
-def make_engine(name: str) -> Engine:
+class FallbackEngine:
+    """One engine for as long as it works, and another from then on.
+
+    Attributes:
+        gpus: the first engine.
+    """
+
+    name = AUTO
+
+    def __init__(self, first: HoldingEngine, second: Engine, report: Callable[[str], None]) -> None:
+        """Start with ``first``; ``report`` is told in one line when that ends."""
+        self.gpus = first
+        self._first: HoldingEngine | None = first
+        self._second = second
+        self._report = report
+        self.vectors_max = first.vectors_max
+
+    @property
+    def device(self) -> str:
+        """What computes now."""
+        return self._second.name if self._first is None else self._first.device
+
+    def score(
+        self,
+        cells: NDArray[np.uint16],
+        geometry: LevelGeometry,
+        vectors: NDArray[np.uint16],
+    ) -> NDArray[np.uint16]:
+        """Multiply every row with every vector; see ``Engine.score``."""
+        if self._first is not None:
+            try:
+                return self._first.score(cells, geometry, vectors)
+            except EngineFailed as error:
+                self._fall_back(error)
+        return self._second.score(cells, geometry, vectors)
+
+    def score_held(
+        self,
+        key: LevelKey,
+        cells: NDArray[np.uint16],
+        geometry: LevelGeometry,
+        vectors: NDArray[np.uint16],
+    ) -> NDArray[np.uint16]:
+        """Do the same over cells that are kept; see ``HoldingEngine.score_held``."""
+        if self._first is not None:
+            try:
+                return self._first.score_held(key, cells, geometry, vectors)
+            except EngineFailed as error:
+                self._fall_back(error)
+        return self._second.score(cells, geometry, vectors)
+
+    def keep_only(self, segments: Collection[bytes]) -> None:
+        """Let go of the cells of all other segments."""
+        if self._first is not None:
+            self._first.keep_only(segments)
+
+    def _fall_back(self, error: EngineFailed) -> None:
+        self._first = None
+        self._report(f"{error.message}; engine {self._second.name!r} goes on until a restart")
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {
+    "numpy": NumpyEngine,
+    "cpu": CpuEngine,
+    "cuda": CudaEngine,
+}
+
+
+def make_engine(
+    name: str,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+    stored_tables: Mapping[str, object] | None = None,
+) -> Engine:
     """Return the engine ``name``.
+
+    Args:
+        name: of ``ENGINES``, or "auto": GPUs where there are any that work, else "cpu".
+        report: told in one line what an operator should know.
+        stored_tables: of an earlier ``CudaEngine.tables``.
 
     Raises:
         ParameterError: there is none of this name.
+        EngineUnavailable: it cannot be used on this machine; never for "auto".
     """
+    if name == AUTO:
+        try:
+            first = CudaEngine(stored_tables=stored_tables, report=report)
+        except EngineUnavailable as error:
+            report(f"{error.message}; engine 'cpu' is used")
+            return CpuEngine()
+        return FallbackEngine(first, CpuEngine(), report)
+    if name == CudaEngine.name:
+        return CudaEngine(stored_tables=stored_tables, report=report)
     try:
         return ENGINES[name]()
     except KeyError:
         raise ParameterError(
-            f"there is no engine {name!r}", cure=f"use one of {', '.join(ENGINES)}"
+            f"there is no engine {name!r}", cure=f"use one of {', '.join((*ENGINES, AUTO))}"
         ) from None
+
+
+def score_level(
+    engine: Engine,
+    key: LevelKey,
+    cells: NDArray[np.uint16],
+    geometry: LevelGeometry,
+    vectors: NDArray[np.uint16],
+) -> NDArray[np.uint16]:
+    """Score a level of a segment, with cells kept by an engine that can; see ``Engine.score``."""
+    if isinstance(engine, HoldingEngine):
+        return engine.score_held(key, cells, geometry, vectors)
+    return engine.score(cells, geometry, vectors)
+
+
+def keep_only(engine: Engine, segments: Collection[bytes]) -> None:
+    """Tell an engine that keeps cells which segments are still served."""
+    if isinstance(engine, HoldingEngine):
+        engine.keep_only(segments)
+
+
+def vectors_at_once(engine: Engine) -> int:
+    """Return how many vectors are worth one pass of an engine."""
+    return engine.vectors_max if isinstance(engine, HoldingEngine) else _VECTORS_MAX
+
+
+def device_of(engine: Engine) -> str:
+    """Return what an engine computes on, in words for an operator."""
+    return engine.device if isinstance(engine, HoldingEngine) else "cpu"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -25,6 +25,7 @@ __all__ = [
     "TextCounter",
     "Vocabulary",
     "count_corpus",
+    "renumbered",
 ]
 
 #: Postings that are renumbered and sorted at once: some 100 MB of working memory.
@@ -221,6 +222,19 @@ def count_corpus(analyzer: Analyzer, texts: Iterable[str]) -> Counts:
     return corpus.finish()
 
 
+def renumbered(counts: Counts, ids: Sequence[int]) -> Counts:
+    """Return counts whose terms have other ids, ascending in each document; vocabulary as it was.
+
+    Args:
+        counts: of some documents.
+        ids: the new id of each of their terms, all different.
+    """
+    tfs = counts.tfs.copy()
+    numbers = counts.term_ids.copy()
+    term_ids = _sort_rows(counts.indptr, numbers, tfs, np.array(ids, np.int32))
+    return Counts(counts.indptr, term_ids, tfs, counts.lengths, counts.vocabulary)
+
+
 def _renumber(
     terms: list[str], numbers: NDArray[np.int32]
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int32]]:
@@ -249,7 +263,7 @@ def _sort_rows(
         part = slice(start, indptr[end_row])
         rows = np.repeat(np.arange(end_row - row), np.diff(indptr[row : end_row + 1]))
         part_ids = ids[numbers[part]]
-        order = np.argsort(rows * len(ids) + part_ids)
+        order = np.argsort(rows * (int(ids.max(initial=0)) + 1) + part_ids)
         numbers[part] = part_ids[order]
         tfs[part] = tfs[part][order]
         row = end_row

@@ -6,7 +6,7 @@ no peer makes it hold more than it asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,15 @@ from mksearch.wire.v1 import search_pb2 as pb
 
 __all__ = [
     "CHUNK_BYTES",
+    "REQUESTS_MAX",
     "Gathering",
     "chunks",
     "record_answer",
     "record_answer_messages",
     "record_request",
     "record_request_message",
+    "record_requests",
+    "record_requests_message",
     "score_answer",
     "score_answer_messages",
     "score_head",
@@ -36,6 +39,8 @@ __all__ = [
 
 #: Payload of one message: below gRPC's default limit of 4 MiB, and as fast as larger ones.
 CHUNK_BYTES = 1 << 20
+#: Requests of one call, a segment each.
+REQUESTS_MAX = 64
 _QUERY_ID_BYTES = 16
 
 
@@ -64,6 +69,11 @@ class Gathering:
         if len(self._data) + len(piece) > self._n_bytes:
             raise FormatError(f"{self._what} has more than the {self._n_bytes} bytes announced")
         self._data += piece
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether all that was announced is here."""
+        return len(self._data) == self._n_bytes
 
     def elements(self, shape: tuple[int, ...]) -> NDArray[np.uint16]:
         """Return the whole payload as field elements: uint16 of ``shape``, below p.
@@ -152,20 +162,25 @@ def score_answer_messages(answer: ScoreAnswer, signature: bytes) -> Iterator[pb.
     head: pb.ScoreResponseHead | None = pb.ScoreResponseHead(
         query_id=answer.query_id, n_vectors=n_vectors, n_rows=n_rows, n_tables=n_tables
     )
-    for piece in chunks(answer.sums.astype("<u2", copy=False).tobytes()):
+    *pieces, last = chunks(answer.sums.astype("<u2", copy=False).tobytes())
+    for piece in pieces:
         yield pb.ScoreResponse(head=head, sums=piece)
         head = None
-    yield pb.ScoreResponse(signature=signature)
+    yield pb.ScoreResponse(head=head, sums=last, signature=signature)
 
 
 def score_answer(
-    messages: Iterable[pb.ScoreResponse], shape: tuple[int, int, int]
+    messages: Iterable[pb.ScoreResponse],
+    shape: tuple[int, int, int],
+    *,
+    is_one_of_many: bool = False,
 ) -> tuple[ScoreAnswer, bytes]:
     """Join a score answer; return it and the signature.
 
     Args:
         messages: as received.
         shape: (n_vectors, physical rows, tables) that was asked for.
+        is_one_of_many: what is behind its signature is the next answer.
 
     Raises:
         FormatError: the head announces another shape, or bytes are missing or too many.
@@ -181,6 +196,8 @@ def score_answer(
                 raise FormatError(f"a score answer of shape {announced} came (need {shape})")
         gathering.add(message.sums)
         signature = message.signature
+        if signature and is_one_of_many:
+            break
     if head is None:
         raise FormatError("an empty score answer came")
     return ScoreAnswer(head.query_id, gathering.elements(shape)), signature
@@ -198,6 +215,30 @@ def record_request_message(request: RecordRequest) -> pb.GetRecordsRequest:
         query_id=request.query_id,
         **_ticket_fields(request.ticket),
     )
+
+
+def record_requests_message(requests: Sequence[RecordRequest]) -> pb.GetRecordsRequest:
+    """Return the message of record requests for one segment each, at least one."""
+    first, *others = map(record_request_message, requests)
+    first.further.extend(others)
+    return first
+
+
+def record_requests(message: pb.GetRecordsRequest) -> list[RecordRequest]:
+    """Return the core's requests, at least one.
+
+    Raises:
+        ParameterError: too many of them or of their slots, or as for ``record_request``.
+    """
+    every = [message, *message.further]
+    if len(every) > REQUESTS_MAX or sum(len(one.slots) for one in every) > MAX_RECORDS:
+        raise ParameterError(
+            f"{len(every)} record requests came at once, or more than {MAX_RECORDS} slots "
+            f"(at most {REQUESTS_MAX})"
+        )
+    if any(one.further for one in message.further):
+        raise ParameterError("a record request has requests within requests")
+    return [record_request(one) for one in every]
 
 
 def record_request(message: pb.GetRecordsRequest) -> RecordRequest:
@@ -230,9 +271,19 @@ def record_answer_messages(answer: RecordAnswer) -> Iterator[pb.GetRecordsRespon
 
 
 def record_answer(
-    messages: Iterable[pb.GetRecordsResponse], n_slots: int, slot_width: int
+    messages: Iterable[pb.GetRecordsResponse],
+    n_slots: int,
+    slot_width: int,
+    *,
+    is_one_of_many: bool = False,
 ) -> RecordAnswer:
     """Join a record answer of ``n_slots`` slots of ``slot_width`` elements.
+
+    Args:
+        messages: as received.
+        n_slots: slots asked for, at least 1.
+        slot_width: elements of a slot.
+        is_one_of_many: what is behind them is the next answer.
 
     Raises:
         FormatError: another width, bytes missing or too many.
@@ -242,4 +293,6 @@ def record_answer(
         if message.slot_width != slot_width:
             raise FormatError(f"slots of {message.slot_width} elements came (need {slot_width})")
         gathering.add(message.elements)
+        if is_one_of_many and gathering.is_whole:
+            break
     return RecordAnswer(gathering.elements((n_slots, slot_width)))

@@ -10,7 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
 
 from mksearch.messages import ScoreRequest
 from mksearch_server.status import BusyError
@@ -18,18 +20,10 @@ from mksearch_server.status import BusyError
 __all__ = ["Batcher"]
 
 _T = TypeVar("_T")
-#: Vectors of one pass: two register blocks of the cpu engine.
+#: Vectors of one pass, unless it is told otherwise.
 VECTORS_MAX = 16
 #: What a refused client is told before any request was timed.
 _FIRST_GUESS_MS = 50
-
-
-class _Waiting(NamedTuple, Generic[_T]):
-    """A request in the queue: since when (of the loop's clock), and what its score is put into."""
-
-    request: ScoreRequest
-    future: asyncio.Future[_T]
-    since_s: float
 
 
 class Batcher(Generic[_T]):
@@ -41,6 +35,7 @@ class Batcher(Generic[_T]):
         executor: Executor,
         max_waiting: int,
         began: Callable[[int, Sequence[float]], None] = lambda _n_vectors, _waited_s: None,
+        vectors_max: int = VECTORS_MAX,
     ) -> None:
         """Prepare to score.
 
@@ -49,28 +44,38 @@ class Batcher(Generic[_T]):
             executor: has one thread.
             max_waiting: requests that may wait.
             began: told of every pass: its vectors, and the seconds that each request waited.
+            vectors_max: vectors of one pass.
         """
         self._score = score
         self._executor = executor
         self._max_waiting = max_waiting
         self._began = began
-        self._waiting: deque[_Waiting[_T]] = deque()
+        self._vectors_max = vectors_max
+        self._waiting: deque[_Unit[_T]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._pass_s = _FIRST_GUESS_MS / 1000
 
     @property
     def n_waiting(self) -> int:
         """Requests in the queue; may be read on any thread."""
-        return len(self._waiting)
+        return sum(len(unit.requests) for unit in list(self._waiting))
 
     async def submit(self, request: ScoreRequest) -> _T:
-        """Return the score of ``request``; cancelling this takes it out of the queue.
+        """Return the score of ``request``; see ``submit_all``."""
+        (result,) = await self.submit_all([request])
+        return result
+
+    async def submit_all(self, requests: Sequence[ScoreRequest]) -> Sequence[_T]:
+        """Return the scores of requests of one call; cancelling this takes them out of the queue.
+
+        They are scored one after another without a way back to the loop between them; what others
+        ask of the same segments, in the same order, shares their passes.
 
         Raises:
             BusyError: as many requests wait as are accepted.
-            Exception: what scoring this request ended with.
+            Exception: what scoring these requests ended with.
         """
-        n_waiting = sum(not waiting.future.done() for waiting in self._waiting)
+        n_waiting = sum(len(unit.requests) for unit in self._waiting if not unit.future.done())
         if n_waiting >= self._max_waiting:
             # When half of those that wait will have been served.
             retry_s = self._pass_s * n_waiting / 2
@@ -78,33 +83,42 @@ class Batcher(Generic[_T]):
                 f"{n_waiting} requests wait already", retry_after_ms=max(1, round(1000 * retry_s))
             )
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[_T] = loop.create_future()
-        self._waiting.append(_Waiting(request, future, loop.time()))
+        unit: _Unit[_T] = _Unit(requests, loop.create_future(), loop.time())
+        self._waiting.append(unit)
         if self._running is None or self._running.done():
             self._running = loop.create_task(self._run())
-        return await future
+        return await unit.future
+
+    def _passes(self, units: Sequence[_Unit[_T]]) -> list[list[_T]]:
+        """Score units that ask of the same segments, pass after pass; runs on the thread."""
+        results: list[list[_T]] = [[] for _ in units]
+        for requests in zip(*(unit.requests for unit in units), strict=True):
+            for found, result in zip(results, self._score(requests), strict=True):
+                found.append(result)
+        return results
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while batch := self._next_batch():
-            requests = [waiting.request for waiting in batch]
             started = loop.time()
-            n_vectors = sum(len(request.shares) for request in requests)
-            self._began(n_vectors, [started - waiting.since_s for waiting in batch])
+            waited_s = [started - unit.since_s for unit in batch]
+            for requests in zip(*(unit.requests for unit in batch), strict=True):
+                self._began(sum(len(request.shares) for request in requests), waited_s)
             try:
-                results = await loop.run_in_executor(self._executor, self._score, requests)
+                results = await loop.run_in_executor(self._executor, self._passes, batch)
             except Exception as error:  # noqa: BLE001 - each caller gets it and names it
                 await self._one_by_one(batch, error)
                 continue
-            self._pass_s = loop.time() - started
-            for waiting, result in zip(batch, results, strict=True):
-                if not waiting.future.done():
-                    waiting.future.set_result(result)
+            self._pass_s = (loop.time() - started) / len(batch[0].requests)
+            for unit, result in zip(batch, results, strict=True):
+                if not unit.future.done():
+                    unit.future.set_result(result)
 
-    async def _one_by_one(self, batch: Sequence[_Waiting[_T]], error: Exception) -> None:
+    async def _one_by_one(self, batch: Sequence[_Unit[_T]], error: Exception) -> None:
         """Score apart what failed together, so that nobody fails for another's request."""
         loop = asyncio.get_running_loop()
-        for request, future, _ in batch:
+        for unit in batch:
+            future = unit.future
             if future.done():
                 continue
             if len(batch) == 1:
@@ -112,7 +126,7 @@ class Batcher(Generic[_T]):
                 continue
             own: Exception | None = None
             try:
-                (result,) = await loop.run_in_executor(self._executor, self._score, [request])
+                (result,) = await loop.run_in_executor(self._executor, self._passes, [unit])
             except Exception as raised:  # noqa: BLE001
                 own = raised
             # It may have been cancelled meanwhile.
@@ -123,24 +137,39 @@ class Batcher(Generic[_T]):
             else:
                 future.set_exception(own)
 
-    def _next_batch(self) -> list[_Waiting[_T]]:
-        """Take the oldest request and those that can share its pass, in the order they came."""
-        batch: list[_Waiting[_T]] = []
-        left: deque[_Waiting[_T]] = deque()
+    def _next_batch(self) -> list[_Unit[_T]]:
+        """Take the oldest unit and those that can share its passes, in the order they came."""
+        batch: list[_Unit[_T]] = []
+        left: deque[_Unit[_T]] = deque()
         n_vectors = 0
-        place: tuple[int, bytes, int] | None = None
         while self._waiting:
-            waiting = self._waiting.popleft()
-            if waiting.future.done():
+            unit = self._waiting.popleft()
+            if unit.future.done():
                 continue
-            request = waiting.request
-            own = (request.version, request.segment, request.level)
-            fits = n_vectors + len(request.shares) <= VECTORS_MAX
-            if place is None or (own == place and fits):
-                place = own
-                n_vectors += len(request.shares)
-                batch.append(waiting)
+            fits = n_vectors + unit.n_vectors <= self._vectors_max
+            if not batch or (unit.places == batch[0].places and fits):
+                n_vectors += unit.n_vectors
+                batch.append(unit)
             else:
-                left.append(waiting)
+                left.append(unit)
         self._waiting = left
         return batch
+
+
+@dataclass(frozen=True, eq=False)
+class _Unit(Generic[_T]):
+    """What one call asks for, where its scores go, and since when it waits (the loop's clock)."""
+
+    requests: Sequence[ScoreRequest]
+    future: asyncio.Future[Sequence[_T]]
+    since_s: float
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, bytes, int], ...]:
+        """Version, segment and level of each request."""
+        return tuple((r.version, r.segment, r.level) for r in self.requests)
+
+    @cached_property
+    def n_vectors(self) -> int:
+        """Vectors of the request that has most."""
+        return max(len(request.shares) for request in self.requests)

@@ -173,9 +173,9 @@ def serve(config: _Config, as_json: _Json = False) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from mksearch_server.serve import serve as run
 
-    def ready(address: str, admin: str) -> None:
-        text = f"server {loaded.id} listens on {address}"
-        fields = {"id": loaded.id, "address": address}
+    def ready(address: str, admin: str, device: str) -> None:
+        text = f"server {loaded.id} listens on {address}, engine {loaded.engine} on {device}"
+        fields = {"id": loaded.id, "address": address, "engine": loaded.engine, "device": device}
         if admin:
             text += f", health and metrics on http://{admin}"
             fields["admin"] = admin
@@ -353,7 +353,8 @@ def repair(
         list[str], typer.Option("--from", help="HOST:PORT of another server; several may be named.")
     ],
     card: Annotated[
-        Path | None, typer.Option(help="The collection's card, if the claim was lost as well.")
+        Path | None,
+        typer.Option(help="The collection's card: TLS keys of servers, and whose they are."),
     ] = None,
     as_json: _Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mksearch.errors import MksearchError, ParameterError
 from mksearch.params import N_SERVERS_MAX
-from mksearch.scoring.engine import ENGINES
+from mksearch.scoring.engine import AUTO, ENGINES
 from mksearch_server.certificates import (
     CERTIFICATE_NAME,
     KEY_NAME,
@@ -50,7 +50,8 @@ listen = "{listen}"
 # Folder of the store, relative to this file.
 data = "data"
 
-# "cpu" (compiled, all cores) or "numpy" (reference, slow).
+# "cpu" (compiled, all cores), "cuda" (all NVIDIA GPUs of this host), "auto" (GPUs if there are any
+# that work, else cpu) or "numpy" (reference, slow).
 engine = "cpu"
 
 # Threads of the engine; 0 takes all cores.
@@ -137,9 +138,10 @@ class ServerConfig:
                     f"{name} = {value!r} is not a number in {low}..{high}",
                     cure="use a whole number in this range",
                 )
-        if self.engine not in tuple(ENGINES):
+        engines = (*ENGINES, AUTO)
+        if self.engine not in engines:
             raise ParameterError(
-                f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(ENGINES)}"
+                f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(engines)}"
             )
         if self.log_format not in LOG_FORMATS:
             raise ParameterError(
@@ -181,16 +183,16 @@ def is_loopback(listen: str) -> bool:
     return listen.rpartition(":")[0] in LOOPBACK
 
 
-def _is_address(address: object) -> bool:
-    """Tell whether something is HOST:PORT."""
-    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    return bool(_HOST.fullmatch(host)) and port.isdecimal() and int(port) <= 65535
-
-
 def dialled_host(listen: str) -> str:
     """Return the host of HOST:PORT as clients dial it, "" where it stands for all addresses."""
     host = listen.rpartition(":")[0]
     return "" if host in _ANY else host.strip("[]")
+
+
+def _is_address(address: object) -> bool:
+    """Tell whether something is HOST:PORT."""
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    return bool(_HOST.fullmatch(host)) and port.isdecimal() and int(port) <= 65535
 
 
 def write_config(

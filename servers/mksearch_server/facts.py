@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mksearch import __version__
-from mksearch.scoring.engine import Engine
+from mksearch.scoring.engine import Engine, device_of
 from mksearch_server.config import ServerConfig
 from mksearch_server.search_server import SearchServer
 from mksearch_server.store import ObjectStore
 
-__all__ = ["Facts", "device_of", "facts_of"]
+__all__ = ["Facts", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Facts:
         epoch: of its access, 0 without an administration.
         n_segments: of the version.
         index_bytes: of its segments.
-        expires_in_s: seconds until its manifest expires, negative afterwards; None without one.
+        expires_in_s: seconds until its manifest, as renewed, expires, negative afterwards; None
+            without one.
         store_bytes: of all that is stored.
         store_limit_bytes: largest size of the store.
         store_free_bytes: that the store may still grow by, of the limit and of the disk.
@@ -63,7 +64,7 @@ class Facts:
             "segments": ("Segments of the version", self.n_segments),
             "index_bytes": ("Bytes of its segments", self.index_bytes),
             "manifest_expiry_seconds": (
-                "Seconds until the manifest expires, negative afterwards",
+                "Seconds until the manifest, as renewed, expires, negative afterwards",
                 self.expires_in_s,
             ),
             "store_bytes": ("Bytes that the store takes", self.store_bytes),
@@ -111,15 +112,10 @@ def facts_of(
         epoch=0 if access is None else access.epoch,
         n_segments=len(segments),
         index_bytes=sum(segment.size for segment in segments),
-        expires_in_s=None if active is None else active.expires_at - time.time(),
+        expires_in_s=None if search is None or active is None else search.expires_at - time.time(),
         store_bytes=n_bytes,
         store_limit_bytes=config.max_store_bytes,
         store_free_bytes=max(0, min(config.max_store_bytes - n_bytes, store.n_free_bytes())),
         n_shares=None if shares is None else shares[0],
         share_generation=None if shares is None else shares[1],
     )
-
-
-def device_of(engine: Engine) -> str:
-    """Return what an engine computes on: its ``device``, or the processor."""
-    return str(getattr(engine, "device", "cpu"))

@@ -13,12 +13,11 @@ from typing import Final
 from mksearch.crypto.tickets import verify_ticket
 from mksearch.errors import FormatError, ParameterError, StorageError, VerificationError
 from mksearch.messages import RecordRequest, ScoreRequest, Ticket
+from mksearch.params import CLOCK_S
 from mksearch_server.status import BusyError
 
-__all__ = ["REASONS", "QueryGate", "QueryRefused", "reason_of"]
+__all__ = ["CLOCK_S", "REASONS", "QueryGate", "QueryRefused", "reason_of"]
 
-#: Seconds that clocks of clients and servers may differ.
-CLOCK_S = 120
 #: Seconds that a query id is remembered: as long as its time can pass.
 _REMEMBERED_S = 2 * CLOCK_S
 #: Query ids remembered at most: some 30 MB.

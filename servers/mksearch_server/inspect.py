@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mksearch.errors import StorageError, VerificationError
-from mksearch.scoring.engine import make_engine
+from mksearch.scoring.reference import NumpyEngine
 from mksearch_server.admin import read_samples
 from mksearch_server.config import ServerConfig, load_config
+from mksearch_server.engines import read_engine_note
 from mksearch_server.facts import facts_of
 from mksearch_server.identity import ServerIdentity, read_claim
 from mksearch_server.running import find_running
@@ -51,8 +52,8 @@ def _open_server(
     claim = identity.claim
     if claim is None:
         raise StorageError("this server was not claimed", cure="run mksearch owner init")
-    engine = make_engine(config.engine)
-    return SearchServer(config.id, store, claim.owner_key, engine, claim.collection)
+    # Nothing is scored here, so no GPU is touched.
+    return SearchServer(config.id, store, claim.owner_key, NumpyEngine(), claim.collection)
 
 
 def describe(config_path: Path) -> dict[str, Any]:
@@ -70,7 +71,9 @@ def describe(config_path: Path) -> dict[str, Any]:
     if claim is not None:
         with _curing():
             search = _open_server(config, store, identity)
-    facts = facts_of(config, store, make_engine(config.engine), search)
+    active = None if search is None else search.active
+    facts = facts_of(config, store, NumpyEngine(), search)
+    note = read_engine_note(config)
     running = find_running(config.data)
     admin = "" if running is None else running.admin
     return {
@@ -78,9 +81,11 @@ def describe(config_path: Path) -> dict[str, Any]:
         "listen": config.listen,
         "server_key": identity.signer.public.hex(),
         "collection": claim.collection.hex() if claim is not None else "",
+        "expires_at": 0 if active is None else active.expires_at,
+        "renewed_until": 0 if search is None or not search.renewal() else search.expires_at,
         "release": facts.release,
         "engine": facts.engine,
-        "device": facts.device,
+        "device": str(note.get("device", "")),
         **{name: _plain(value) for name, (_, value) in facts.numbers().items()},
         "claimed": facts.is_claimed,
         "running": running is not None,

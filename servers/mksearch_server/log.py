@@ -28,34 +28,44 @@ LOG_FORMATS: Final = ("text", "json")
 #: Every field that a line may have, and its type.
 FIELDS: Final[Mapping[str, type]] = {
     "address": str,  # HOST:PORT that this server listens on
-    "cause": str,  # what is wrong with files that anybody may read, or with this server's own
+    "cause": str,  # why keys of the issuer, TLS files, an engine or the disk cannot be used
     "generation": int,  # of this server's share
     "kind": str,  # class of an error
+    "objects": int,  # of versions that are served no more
     "part": str,  # library that a warning is of
     "place": str,  # module and line of this program
     "reason": str,  # the operating system's words for an error number
     "seconds": int,
     "server": int,  # id of this server
+    "transport": str,  # with or without TLS
     "version": int,  # that this server serves
 }
 #: Every event: its level and its sentence, whose places are its fields.
 EVENTS: Final[Mapping[str, tuple[int, str]]] = {
     "activated": (logging.INFO, "version {version} is active"),
     "admin-listening": (logging.INFO, "health and metrics are on http://{address}"),
-    "certificate-ends": (logging.WARNING, "{cause}"),
+    "certificate-dates": (logging.WARNING, "{cause}"),
+    "certificate-kept": (logging.WARNING, "the old certificate stays: {cause}"),
     "certificate-renewed": (logging.INFO, "a new certificate is presented from now on"),
-    "certificate-unfit": (logging.WARNING, "the old certificate stays: {cause}"),
     "claimed": (logging.INFO, "an owner claimed this server"),
     "client-stopped-reading": (
         logging.INFO,
         "a client did not read its answer: the call is ended",
     ),
     "draining": (logging.INFO, "stopping: {seconds} s for running requests"),
+    "engine-changed": (logging.WARNING, "the engine: {cause}"),
+    "engine-unnoted": (logging.WARNING, "what the engine runs on cannot be noted ({reason})"),
+    "erased": (logging.INFO, "erased {objects} objects of earlier versions"),
+    "erasing-failed": (logging.ERROR, "cannot erase: {cause}"),
     "internal-fault": (logging.ERROR, "internal fault: {kind} at {place} ({reason})"),
     "issuer-keys-unread": (logging.ERROR, "the keys of the issuer: {cause}"),
     "library-warning": (logging.WARNING, "a warning of {part}: {kind} at {place} ({reason})"),
+    "renewed": (logging.INFO, "version {version} is renewed"),
     "repair-helped": (logging.INFO, "helped to repair a share of the authority"),
-    "serving": (logging.INFO, "server {server} listens on {address}, version {version}"),
+    "serving": (
+        logging.INFO,
+        "server {server} listens on {address} {transport}, version {version}",
+    ),
     "share-installed": (logging.INFO, "holds a share of generation {generation} of the authority"),
     "share-refreshed": (
         logging.INFO,
@@ -70,7 +80,10 @@ EVENTS: Final[Mapping[str, tuple[int, str]]] = {
 
 _logger = logging.getLogger("mksearch_server")
 _foreign = logging.getLogger()
+# gRPC logs a traceback for every client that hangs up, and for calls that are cut at the end, when
+# this log is closed already.
 _grpc = logging.getLogger("grpc")
+_grpc.addHandler(logging.NullHandler())
 _NONE: Final = "-"
 #: Files whose lines an error may be said to be at.
 _OWN: Final = ("mksearch", "mksearch_server")
@@ -174,11 +187,10 @@ def logging_to_stderr(log_format: str = "text") -> Iterator[None]:
     own: logging.Handler = logging.StreamHandler(sys.stderr)
     own.setFormatter(_Json() if log_format == "json" else text)
     _logger.setLevel(logging.INFO)
-    # gRPC logs a traceback for every client that hangs up.
-    added = ((_logger, own), (_foreign, _Foreign()), (_grpc, logging.NullHandler()))
+    added = ((_logger, own), (_foreign, _Foreign()))
     for logger, handler in added:
         logger.addHandler(handler)
-        logger.propagate = False
+    _logger.propagate = _grpc.propagate = False
     logging.captureWarnings(capture=True)
     try:
         yield
@@ -186,4 +198,4 @@ def logging_to_stderr(log_format: str = "text") -> Iterator[None]:
         logging.captureWarnings(capture=False)
         for logger, handler in added:
             logger.removeHandler(handler)
-            logger.propagate = True
+        _logger.propagate = _grpc.propagate = True

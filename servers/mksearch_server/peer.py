@@ -5,21 +5,33 @@ Nothing that it says counts before the owner's signature, or the name of the obj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
 
+from mksearch.crypto.certificate import FINGERPRINT_BYTES, Certificate
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import RandomSource
-from mksearch.errors import FormatError, ParameterError, ServerRefused, ServerUnreachable
+from mksearch.errors import (
+    FormatError,
+    ParameterError,
+    ServerRefused,
+    ServerUnreachable,
+    TlsRefused,
+)
 from mksearch.wire.v1 import search_pb2, search_pb2_grpc
 from mksearch.wire.v1.error_pb2 import ErrorDetail
+from mksearch_server.certificates import TlsConfig, TlsFiles
 from mksearch_server.config import LOOPBACK
 from mksearch_server.status import DETAIL_KEY
 
-__all__ = ["Peer", "open_channel"]
+__all__ = ["Peer", "PeerAddress", "open_channel"]
 
 _T = TypeVar("_T")
 _READ_BYTES = 1 << 24
@@ -32,19 +44,110 @@ _OPTIONS = (
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
-def open_channel(address: str) -> grpc.Channel:
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where another server is, and the TLS key that it is known by.
+
+    Attributes:
+        address: HOST:PORT.
+        fingerprint: of its TLS key, 32 bytes; None for one on this machine without TLS.
+    """
+
+    address: str
+    fingerprint: bytes | None = None
+
+    @classmethod
+    def parse(cls, text: str, known: Mapping[str, bytes]) -> PeerAddress:
+        """Read HOST:PORT or HOST:PORT=FINGERPRINT.
+
+        Args:
+            text: as the operator wrote it.
+            known: fingerprints of the collection's card by HOST:PORT.
+
+        Raises:
+            ParameterError: it is neither, or a host elsewhere without a fingerprint.
+        """
+        address, sign, printed = text.partition("=")
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ParameterError(
+                f"{text!r} is not HOST:PORT or HOST:PORT=FINGERPRINT",
+                cure="write for example --from search.example.org:7101=9f86d0..",
+            )
+        if not sign:
+            fingerprint = known.get(address)
+            if fingerprint is None and host not in LOOPBACK:
+                raise ParameterError(
+                    f"no TLS key is pinned for {address}, and it is not on this machine",
+                    cure="name the collection's card (--card), or add =FINGERPRINT, which "
+                    "mksearch-server status prints there as tls_key",
+                )
+            return cls(address, fingerprint)
+        try:
+            fingerprint = bytes.fromhex(printed)
+        except ValueError:
+            fingerprint = b""
+        if len(fingerprint) != FINGERPRINT_BYTES:
+            raise ParameterError(
+                f"{printed!r} is no fingerprint of a TLS key (64 hexadecimal digits)",
+                cure="mksearch-server status prints it there as tls_key",
+            )
+        return cls(address, fingerprint)
+
+
+def open_channel(at: PeerAddress, own: TlsConfig | None, timeout_s: float) -> grpc.Channel:
     """Open the channel to another server: the one place where a server dials anybody.
 
+    Args:
+        at: where it is.
+        own: of this server, whose certificate is shown to one that wants to see one.
+        timeout_s: seconds that connecting may take.
+
     Raises:
-        ParameterError: the address is not on this machine, and this release has no TLS.
+        ServerUnreachable: nobody answers.
+        TlsRefused: another server does, or its certificate is not to be used.
     """
-    host, _, port = address.rpartition(":")
-    if host not in LOOPBACK or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ParameterError(
-            f"{address!r} is not a loopback host and port",
-            cure="this release has no TLS, so it dials 127.0.0.1 or [::1] only",
-        )
-    return grpc.insecure_channel(address, options=_OPTIONS)
+    if at.fingerprint is None:
+        return grpc.insecure_channel(at.address, options=_OPTIONS)
+    certificate = _proved(at.address, at.fingerprint, own, timeout_s)
+    files = None if own is None else TlsFiles.read(own)
+    key, chain = (None, None) if files is None else (files.key, files.chain)
+    credentials = grpc.ssl_channel_credentials(certificate.pem, key, chain)
+    return grpc.secure_channel(at.address, credentials, options=_OPTIONS)
+
+
+def _proved(
+    address: str, fingerprint: bytes, own: TlsConfig | None, timeout_s: float
+) -> Certificate:
+    """Return the certificate of who answers, proved to be the pinned server."""
+    name, _, port = address.rpartition(":")
+    host = name.strip("[]")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # What counts is the pinned key, which is compared below.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    try:
+        if own is not None:
+            context.load_cert_chain(own.certificate, own.key, password=lambda: "")
+        with (
+            socket.create_connection((host, int(port)), timeout_s) as plain,
+            context.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            certificate = Certificate.of_der(connection.getpeercert(binary_form=True) or b"")
+    except ssl.SSLError as error:
+        raise TlsRefused(
+            f"{address}: no TLS 1.3 with it ({(error.reason or 'no reason').lower()})",
+            cure="nothing was sent; check the address, and that the server has [tls]",
+        ) from None
+    except OSError as error:
+        raise ServerUnreachable(
+            f"{address} does not answer ({error.strerror or type(error).__name__})",
+            cure="check that this server runs, or name another one with --from",
+        ) from None
+    certificate.require_good(address, host, fingerprint, time.time())
+    return certificate
 
 
 class Peer:
@@ -54,26 +157,39 @@ class Peer:
         address: HOST:PORT.
     """
 
-    def __init__(self, address: str, random: RandomSource, *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        at: PeerAddress,
+        random: RandomSource,
+        *,
+        own: TlsConfig | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
         """Prepare to ask; nothing is sent yet.
 
         Args:
-            address: HOST:PORT.
+            at: where it is.
             random: source of nonces.
+            own: TLS of this server, for one that lets in clients with a certificate only.
             timeout_s: seconds that one request may take.
-
-        Raises:
-            ParameterError: the address cannot be dialled.
         """
-        self.address = address
+        self.address = at.address
         self._random = random
         self._timeout_s = timeout_s
-        self._channel = open_channel(address)
-        self._stub = search_pb2_grpc.SearchServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._at, self._own = at, own
+        self._channel: grpc.Channel | None = None
 
     def close(self) -> None:
         """End the connection."""
-        self._channel.close()
+        if self._channel is not None:
+            self._channel.close()
+
+    @property
+    def _stub(self) -> Any:
+        """What the server is asked through; opened, and proved, with the first question."""
+        if self._channel is None:
+            self._channel = open_channel(self._at, self._own, self._timeout_s)
+        return search_pb2_grpc.SearchServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def manifest(self) -> bytes:
         """Return the manifest that the server serves, not proved yet.

@@ -29,7 +29,7 @@ from mksearch.index.manifest import SignedManifest
 from mksearch.scoring.engine import make_engine
 from mksearch_server.challenges import Challenges
 from mksearch_server.config import ServerConfig, load_config
-from mksearch_server.files import lock_store, sync_folder
+from mksearch_server.files import sync_folder
 from mksearch_server.identity import (
     CLAIM_STATE,
     Claim,
@@ -37,7 +37,8 @@ from mksearch_server.identity import (
     read_claim,
     write_claim,
 )
-from mksearch_server.peer import Peer
+from mksearch_server.peer import Peer, PeerAddress
+from mksearch_server.running import StoreLock
 from mksearch_server.scrub import SMALL, Findings, copy_good, scrub
 from mksearch_server.search_server import ACTIVE_STATE, HIGHEST_STATE, SearchServer
 from mksearch_server.shares import SHARE_STATE, ShareKeeper
@@ -101,6 +102,25 @@ def read_card(path: Path) -> Claim:
     return claim
 
 
+def read_pins(path: Path) -> dict[str, bytes]:
+    """Return the fingerprints of TLS keys in a card that `read_card` accepted, by HOST:PORT.
+
+    Raises:
+        ParameterError: its servers cannot be read.
+    """
+    try:
+        servers = json.loads(path.read_bytes())["servers"]
+        return {
+            str(server["address"]): bytes.fromhex(server["tls_key"])
+            for server in servers
+            if "tls_key" in server
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ParameterError(
+            f"{path} names no servers", cure="the owner writes one: mksearch owner card"
+        ) from None
+
+
 def repair(
     config_path: Path,
     sources: Sequence[str],
@@ -112,8 +132,10 @@ def repair(
 
     Args:
         config_path: server.toml.
-        sources: HOST:PORT of other servers; each object comes from the first that has it.
-        card: of the collection; needed only where the server does not know its owner any more.
+        sources: HOST:PORT or HOST:PORT=FINGERPRINT of other servers; each object comes from the
+            first that has it.
+        card: of the collection; needed only where the server does not know its owner any more, or
+            for the TLS keys of servers that are named without a fingerprint.
         progress: told what is being done.
 
     Raises:
@@ -128,10 +150,12 @@ def repair(
     named = read_claim(config.folder) if card is None else read_card(card)
     with ExitStack() as stack:
         peers = []
-        for address in sources:
-            peers.append(Peer(address, SystemRandom()))
+        pins = {} if card is None else read_pins(card)
+        for source in sources:
+            at = PeerAddress.parse(source, pins)
+            peers.append(Peer(at, SystemRandom(), own=config.tls))
             stack.callback(peers[-1].close)
-        stack.callback(os.close, lock_store(config.data))
+        stack.callback(StoreLock(config.data).close)
         _finish_exchange(config.data)
         progress("proving what is here", 0.0)
         findings = scrub(config.data, named)

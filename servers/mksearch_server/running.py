@@ -46,7 +46,7 @@ class StoreLock:
         """
         try:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Never closed: the lock goes with the process, however that ends.
+            # A server never closes it: the lock goes with the process, however that ends.
             self._descriptor = os.open(data / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
             self._take(time.monotonic() + _PATIENCE_S)
             self.note()
@@ -70,6 +70,10 @@ class StoreLock:
                 time.sleep(_POLL_S)
             else:
                 return
+
+    def close(self) -> None:
+        """Let go of the store."""
+        os.close(self._descriptor)
 
     def note(self, admin: str = "") -> None:
         """Write into the lock file who holds it, for ``drain`` and ``status``."""

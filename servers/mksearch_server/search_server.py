@@ -18,16 +18,19 @@ from mksearch.crypto.kdf import sha256
 from mksearch.errors import (
     FormatError,
     ManifestRefused,
+    MksearchError,
     ParameterError,
+    RenewalRefused,
     StorageError,
     VerificationError,
 )
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Manifest, SignedManifest
+from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
-from mksearch.scoring.engine import Engine
+from mksearch.scoring.engine import Engine, keep_only, score_level
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -44,6 +47,10 @@ __all__ = [
 ACTIVE_STATE = "manifest"
 #: State: the highest manifest of a store that was damaged and serves nothing until it is whole.
 HIGHEST_STATE = "highest"
+_RENEWAL = "renewal"
+#: Names of objects that a version before listed and the active one does not.
+_OBSOLETE = "obsolete"
+_NAME_BYTES = 32
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
 _SLOTS_PER_PIECE = 128
@@ -171,6 +178,7 @@ class SearchServer:
         collection: bytes | None = None,
         *,
         grace_s: float = GRACE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Open the store and load the active version, if there is one.
 
@@ -181,6 +189,7 @@ class SearchServer:
             engine: computes the products.
             collection: pinned collection, 16 bytes; None takes the first one that comes.
             grace_s: seconds that a version is served after the next one was activated.
+            clock: Unix seconds.
 
         Raises:
             VerificationError: the stored manifest or a segment header is damaged.
@@ -197,7 +206,13 @@ class SearchServer:
         self._segments: Mapping[bytes, SegmentReader] = {}
         self._previous: _Served | None = None
         self._previous_until = 0.0
+        obsolete = store.read_state(_OBSOLETE) or b""
+        starts = range(0, len(obsolete), _NAME_BYTES)
+        self._obsolete = {obsolete[at : at + _NAME_BYTES] for at in starts}
+        self._clock = clock
+        self._renewal: SignedRenewal | None = None
         self._highest: SignedManifest | None = None
+        self._is_previous_kept = False
         highest = store.read_state(HIGHEST_STATE)
         if highest is not None:
             self._highest = SignedManifest.decode(highest, owner_key, collection)
@@ -206,6 +221,7 @@ class SearchServer:
             active = SignedManifest.decode(stored, owner_key, collection)
             self._segments = self._open_segments(active)
             self._active = active
+            self._renewal = self._load_renewal(active)
 
     # --- the owner's side
 
@@ -367,11 +383,48 @@ class SearchServer:
                 cure="publish again; only what is missing is sent",
             )
         segments = self._open_segments(signed)
-        self._store.write_states({ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None})
+        # First: what is noted and still listed is never erased, what is not noted never either.
+        self._note_obsolete(self._listed(self._active) - proposal.listed.keys())
+        self._store.write_states(
+            {ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None, _RENEWAL: None}
+        )
         self._keep_previous(signed)
-        self._segments, self._active = segments, signed
+        self._segments, self._active, self._renewal = segments, signed, None
         self._proposed = self._highest = None
+        self._let_go()
         return signed.manifest.version
+
+    def renew(self, data: bytes) -> int:
+        """Take a renewal of the active version, and keep it; return the version's number.
+
+        Raises:
+            StorageError: nothing was published here, or no room.
+            VerificationError: it is not the timestamp key's, of another version, not of now, or not
+                later than the one that is held.
+        """
+        signed = self._require_active()
+        renewal = SignedRenewal.decode(data, signed)
+        renewal.require_begun(int(self._clock()))
+        held = self._renewal
+        if held is not None and held.encode() == data:
+            return signed.manifest.version
+        if held is not None and renewal.expires_at <= held.expires_at:
+            raise RenewalRefused(
+                f"a renewal until {held.expires_at} is held here, and this one is until "
+                f"{renewal.expires_at}",
+                cure="renew again; a later one counts",
+            )
+        self._store.write_state(_RENEWAL, data)
+        self._renewal = renewal
+        return signed.manifest.version
+
+    def _load_renewal(self, signed: SignedManifest) -> SignedRenewal | None:
+        """Return the renewal that was kept, if it is one of the active version."""
+        stored = self._store.read_state(_RENEWAL)
+        try:
+            return SignedRenewal.decode(stored, signed) if stored else None
+        except MksearchError:
+            return None
 
     def _keep_previous(self, following: SignedManifest) -> None:
         """Go on serving the version of now for a while, unless somebody was revoked since."""
@@ -382,6 +435,62 @@ class SearchServer:
                 self._previous = served
                 self._previous_until = time.monotonic() + self._grace_s
 
+    def _let_go(self) -> None:
+        """Have the engine keep only cells of the versions that are served."""
+        previous = self._previous
+        self._is_previous_kept = previous is not None
+        segments = set(self._segments)
+        if previous is not None:
+            segments |= set(previous.segments)
+        with _SCORING:
+            keep_only(self._engine, segments)
+
+    def _let_go_of_previous(self) -> None:
+        """Have the engine let go of the version before, once it is served no longer."""
+        if self._is_previous_kept and time.monotonic() >= self._previous_until:
+            self._is_previous_kept = False
+            with _SCORING:
+                keep_only(self._engine, set(self._segments))
+
+    def _listed(self, signed: SignedManifest | None) -> set[bytes]:
+        """Return the names of everything that a version consists of."""
+        return (
+            set() if signed is None else set(_Proposal(signed, self._store, is_draft=False).listed)
+        )
+
+    def _note_obsolete(self, names: set[bytes]) -> None:
+        if not names <= self._obsolete:
+            self._write_obsolete(self._obsolete | names)
+
+    def _write_obsolete(self, names: set[bytes]) -> None:
+        self._store.write_state(_OBSOLETE, b"".join(sorted(names)))
+        self._obsolete = names
+
+    @property
+    def may_sweep(self) -> bool:
+        """Tell whether there is something to erase that nobody is served any more."""
+        return bool(self._obsolete) and time.monotonic() >= self._previous_until
+
+    def sweep(self) -> int:
+        """Erase what versions before listed and no version does now; return how many objects.
+
+        The version before is served no more after this.
+
+        Raises:
+            StorageError: the disk refuses; it is tried again.
+        """
+        if not self.may_sweep:
+            return 0
+        self._previous = None
+        kept = self._listed(self._active)
+        if self._proposed is not None:
+            # A document may come back, and its publisher counts on what was here.
+            kept |= self._proposed.listed.keys()
+        erased = self._obsolete - kept
+        self._store.erase(erased)
+        self._write_obsolete(set())
+        return len(erased)
+
     def _proposal(self, manifest_hash: bytes) -> _Proposal:
         if self._proposed is None or self._proposed.signed.hash != manifest_hash:
             raise StorageError("this manifest was not proposed here", cure="publish again")
@@ -391,6 +500,10 @@ class SearchServer:
     def _open_segments(self, signed: SignedManifest) -> dict[bytes, SegmentReader]:
         opened = {}
         for segment in signed.manifest.segments():
+            if segment.id in self._segments:
+                # Mapped already: most segments outlive many versions.
+                opened[segment.id] = self._segments[segment.id]
+                continue
             reader = SegmentReader(self._store.map(segment.id))
             if reader.id != segment.id:
                 raise FormatError(
@@ -436,6 +549,17 @@ class SearchServer:
         """
         return self._require_active().encode()
 
+    def renewal(self) -> bytes:
+        """Return the renewal of the active version that is held, b"" without one."""
+        held = self._renewal
+        return b"" if held is None else held.encode()
+
+    @property
+    def expires_at(self) -> int:
+        """Until when the active version is good, renewed or not: Unix seconds, 0 for none."""
+        until_s = 0 if self._active is None else self._active.manifest.expires_at
+        return until_s if self._renewal is None else max(until_s, self._renewal.expires_at)
+
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Multiply every row of a level with a query share (docs/protocol.md, step 8.3).
 
@@ -460,8 +584,12 @@ class SearchServer:
         if len({array.shape[1:] for array in shares}) != 1:
             raise ParameterError("query shares have different numbers of columns")
         geometry = segment.header.layout.levels[first.level]
+        self._let_go_of_previous()
+        key = first.segment, first.level
         with _SCORING:
-            sums = self._engine.score(segment.level(first.level), geometry, np.concatenate(shares))
+            sums = score_level(
+                self._engine, key, segment.level(first.level), geometry, np.concatenate(shares)
+            )
         answers = []
         at = 0
         for request in requests:

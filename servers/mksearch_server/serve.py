@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mksearch.errors import StorageError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import PANEL_UNIT
-from mksearch.scoring.engine import Engine, make_engine
+from mksearch.scoring.engine import Engine, device_of
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
@@ -22,6 +23,7 @@ from mksearch_server.calls import CountingInterceptor
 from mksearch_server.certificates import TlsFiles
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
+from mksearch_server.engines import open_engine
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log_event
 from mksearch_server.memory import collecting
@@ -44,6 +46,8 @@ _STREAMS_MAX = 256
 _BEAT_S = 1.0
 #: Seconds that connections without requests get at the end, to hear of their last answers.
 _LAST_S = 0.2
+#: Seconds that calls which were cut get to let go.
+_CUT_S = 5.0
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
@@ -60,13 +64,14 @@ def open_runtime(config: ServerConfig) -> Runtime:
     Raises:
         StorageError: either is missing or damaged.
         VerificationError: the active version is damaged.
+        EngineUnavailable: the engine that is named cannot be used here.
     """
     require_private(config)
     store = ObjectStore(config.data, config.max_store_bytes)
     try:
         identity = ServerIdentity(config.folder, store)
         require_own_store(store, identity)
-        engine = make_engine(config.engine)
+        engine = open_engine(config)
         load_loops(engine)
     except BaseException:
         store.close()
@@ -84,13 +89,13 @@ def load_loops(engine: Engine) -> None:
         engine.score(zeros, geometry, zeros[:n_vectors])
 
 
-async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None:
+async def serve(config: ServerConfig, ready: Callable[[str, str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let running requests end.
 
     Args:
         config: of this server.
-        ready: called with the address, and that of health and metrics ("" for none), once requests
-            are answered.
+        ready: called with the address, that of health and metrics ("" for none), and what the
+            engine runs on, once requests are answered.
 
     Raises:
         StorageError: the store or the TLS files are damaged, the store is in use, or a port is.
@@ -101,6 +106,12 @@ async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None
     tls = None if config.tls is None else ServerTls(config.tls)
     lock = StoreLock(config.data)
     runtime = open_runtime(config)
+    if tls is not None:
+        runtime.metrics.gauge(
+            "mksearch_certificate_expiry_seconds",
+            "Seconds until the TLS certificate expires, negative afterwards",
+            lambda: tls.ends_s - time.time(),
+        )
     try:
         server, port = _listening(config, runtime, tls)
         admin = _administering(config, runtime)
@@ -117,15 +128,21 @@ async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None
         loop.add_signal_handler(number, stopping.set)
     host, _, _ = config.listen.rpartition(":")
     address = f"{host}:{port}"
-    log_event("serving", server=config.id, address=address, version=runtime.version)
-    background = [loop.create_task(collecting())]
+    log_event(
+        "serving",
+        server=config.id,
+        address=address,
+        transport="without TLS" if tls is None else "with TLS 1.3",
+        version=runtime.version,
+    )
+    background = [loop.create_task(collecting()), loop.create_task(runtime.sweeping())]
     if admin is not None:
         background.append(loop.create_task(_beating(admin)))
         log_event("admin-listening", address=admin.address)
         lock.note(admin.address)
         admin.is_ready = True
     runtime.warm()
-    ready(address, "" if admin is None else admin.address)
+    ready(address, "" if admin is None else admin.address, device_of(runtime.engine))
     await stopping.wait()
     for task in background:
         task.cancel()
@@ -140,8 +157,7 @@ async def serve(config: ServerConfig, ready: Callable[[str, str], None]) -> None
 
 def interceptors(runtime: Runtime) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
     """Return what every call of a server passes, in this order."""
-    guards = [] if runtime.config.tls is None else [TlsInterceptor()]
-    return [*guards, CountingInterceptor(runtime.calls), DecodingInterceptor()]
+    return [CountingInterceptor(runtime.calls), DecodingInterceptor()]
 
 
 def _listening(
@@ -152,7 +168,9 @@ def _listening(
     Raises:
         StorageError: the port is in use.
     """
-    server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors(runtime))
+    guards = [] if tls is None else [TlsInterceptor()]
+    passed = [*guards, *interceptors(runtime)]
+    server = grpc.aio.server(options=_OPTIONS, interceptors=passed)
     search_pb2_grpc.add_SearchServiceServicer_to_server(SearchServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_OwnerServiceServicer_to_server(OwnerServicer(runtime), server)  # type: ignore[no-untyped-call]
     owner_pb2_grpc.add_InfoServiceServicer_to_server(InfoServicer(runtime), server)  # type: ignore[no-untyped-call]
@@ -195,7 +213,7 @@ async def _drain(
     runtime.calls.is_draining = True
     log_event("draining", seconds=config.drain_s)
     await checks.enter_graceful_shutdown()
-    if await runtime.calls.idle(config.drain_s):
-        await server.stop(_LAST_S)
-    else:
-        await server.stop(None)
+    is_idle = await runtime.calls.idle(config.drain_s)
+    await server.stop(_LAST_S if is_idle else None)
+    # What was cut lets go of what it had begun, while the threads for that are there.
+    await runtime.calls.idle(_CUT_S)

@@ -19,9 +19,9 @@ import grpc
 from mksearch import __version__
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import SystemRandom
-from mksearch.errors import ParameterError, StorageError
+from mksearch.errors import MksearchError, ParameterError, StorageError
 from mksearch.messages import ScoreAnswer, ScoreRequest
-from mksearch.scoring.engine import Engine
+from mksearch.scoring.engine import Engine, vectors_at_once
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
 from mksearch_server.authority import AuthorityKeeper, TokenSource
@@ -54,6 +54,8 @@ _READ_BYTES_MAX = 1 << 26
 #: Messages of an upload that are written together.
 _BATCH_MESSAGES = 256
 _BATCH_BYTES = 1 << 22
+#: Between two looks for what can be erased.
+_SWEEP_S = 5.0
 
 
 class Runtime:
@@ -65,7 +67,7 @@ class Runtime:
         self.config = config
         self.identity = identity
         self._store = store
-        self._engine = engine
+        self.engine = engine
         self._scoring = ThreadPoolExecutor(1, "scoring")
         self._storage = ThreadPoolExecutor(4, "storage")
         # Uploads change the store: one at a time, in the order in which they came.
@@ -80,7 +82,11 @@ class Runtime:
         self.metrics = Metrics()
         self.calls = Calls(self.metrics)
         self._batcher = Batcher(
-            self._score, self._scoring, config.max_waiting, self.metrics.pass_began
+            self._score,
+            self._scoring,
+            config.max_waiting,
+            self.metrics.pass_began,
+            vectors_at_once(engine),
         )
         self._search: SearchServer | None = None
         self._closing = threading.Event()
@@ -97,7 +103,7 @@ class Runtime:
             self.config.id,
             self._store,
             claim.owner_key,
-            self._engine,
+            self.engine,
             claim.collection,
             grace_s=self.config.grace_s,
         )
@@ -132,7 +138,7 @@ class Runtime:
         return facts_of(
             self.config,
             self._store,
-            self._engine,
+            self.engine,
             self._search,
             shares=(shares.n_held, shares.generation),
         )
@@ -141,6 +147,19 @@ class Runtime:
         """Begin to read the active version ahead of those who ask."""
         if self._search is not None:
             self._warming.submit(self._search.warm, self._closing.is_set)
+
+    async def sweeping(self) -> None:
+        """Erase what no version lists any more, some seconds after nobody is served it."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            if self._search is None or not self._search.may_sweep:
+                continue
+            try:
+                n_erased = await self.on_upload(self._search.sweep)
+            except MksearchError as error:
+                log_event("erasing-failed", cause=error.message)
+            else:
+                log_event("erased", objects=n_erased)
 
     def claim(self, token: str, claim: Claim) -> None:
         """Pin the owner and open the store for it."""
@@ -160,18 +179,25 @@ class Runtime:
         """Run ``work`` on the one thread that reads ID tokens."""
         return await asyncio.get_running_loop().run_in_executor(self._tokens, work, *arguments)
 
-    async def score(self, search_key: bytes, request: ScoreRequest) -> tuple[ScoreAnswer, bytes]:
-        """Score a request of a member, together with others that wait, and sign the answer.
+    async def score(
+        self, requests: Sequence[tuple[bytes, ScoreRequest]]
+    ) -> Sequence[tuple[ScoreAnswer, bytes]]:
+        """Score what a member asks in one call, with others that wait, and sign the answers.
+
+        Args:
+            requests: each with the search key of its group.
 
         Raises:
-            VerificationError: no member of the group signed it, or it came before.
+            VerificationError: no member of the group signed one, or it came before.
             BusyError: as many requests wait as the server accepts.
         """
-        self.gate.enter(search_key, request)
+        for search_key, request in requests:
+            self.gate.enter(search_key, request)
         try:
-            return await self._batcher.submit(request)
+            return await self._batcher.submit_all([request for _, request in requests])
         except BusyError:
-            self.gate.forget(request)
+            for _, request in requests:
+                self.gate.forget(request)
             raise
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[tuple[ScoreAnswer, bytes]]:
@@ -219,6 +245,13 @@ def _reading(requests: Any) -> AbstractAsyncContextManager[Any]:
     return aclosing(aiter(requests))
 
 
+def _whole(
+    head: search_pb2.ScoreRequestHead, gathering: convert.Gathering, shape: tuple[int, int]
+) -> ScoreRequest:
+    """Return a request that has come; raise FormatError if it is not whole."""
+    return convert.score_request(head, gathering.elements(shape))
+
+
 def require_nonce(nonce: bytes) -> bytes:
     """Return a client's nonce; raise ParameterError for another length."""
     if len(nonce) != NONCE_BYTES:
@@ -249,33 +282,63 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             refuse(context, error)
             return None
 
+    async def GetRenewal(  # noqa: N802
+        self, request: search_pb2.GetRenewalRequest, context: Any
+    ) -> search_pb2.GetRenewalResponse | None:
+        """Return the renewal of the active version, if there is one."""
+        try:
+            # Nothing is in it, but what could not be decoded is refused like everywhere.
+            request.ByteSize()
+            return search_pb2.GetRenewalResponse(renewal=self._runtime.search.renewal())
+        except Exception as error:  # noqa: BLE001
+            refuse(context, error)
+            return None
+
     async def Score(  # noqa: N802
         self, request_iterator: AsyncIterator[search_pb2.ScoreRequest], context: Any
     ) -> AsyncIterator[search_pb2.ScoreResponse]:
-        """Score a query share; nothing is kept of one that announces a wrong size."""
+        """Score query shares; nothing is kept of one that announces a wrong size."""
         try:
-            head, gathering, shape, search_key = None, None, (0, 0), b""
             async with _reading(request_iterator) as messages:
-                async for message in messages:
-                    if gathering is None:
-                        head = convert.score_head(message.head)
-                        search_key = self._runtime.search.search_key(head.version, head.segment)
-                        self._runtime.gate.require_current(search_key, convert.ticket(head))
-                        width = self._runtime.search.width(head.version, head.segment, head.level)
-                        shape = (head.n_vectors, width)
-                        gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
-                    gathering.add(message.shares)
-            if head is None or gathering is None:
-                raise ParameterError("an empty score request came")
-            request = convert.score_request(head, gathering.elements(shape))
+                requests = await self._score_requests(messages)
             sending = self._runtime.sending
             sending.require_room()
-            answer, signature = await self._runtime.score(search_key, request)
-            responses = convert.score_answer_messages(answer, signature)
-            async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
-                yield response
+            for answer, signature in await self._runtime.score(requests):
+                responses = convert.score_answer_messages(answer, signature)
+                async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
+                    yield response
         except Exception as error:  # noqa: BLE001
             self._refuse("Score", context, error)
+
+    async def _score_requests(
+        self, messages: AsyncIterator[search_pb2.ScoreRequest]
+    ) -> list[tuple[bytes, ScoreRequest]]:
+        """Return the requests of a call, whole, each with the search key that signed it.
+
+        Raises:
+            ParameterError: none, too many, or one with a field out of range.
+            FormatError: one is not whole, or is longer than it announced.
+            VerificationError: no member signed it, or long ago.
+        """
+        found: list[tuple[bytes, ScoreRequest]] = []
+        head, gathering, shape, search_key = None, None, (0, 0), b""
+        async for message in messages:
+            if head is not None and gathering is not None and message.HasField("head"):
+                found.append((search_key, _whole(head, gathering, shape)))
+                gathering = None
+            if gathering is None:
+                if len(found) == convert.REQUESTS_MAX:
+                    raise ParameterError(f"over {len(found)} score requests came at once")
+                head = convert.score_head(message.head)
+                search_key = self._runtime.search.search_key(head.version, head.segment)
+                self._runtime.gate.require_current(search_key, convert.ticket(head))
+                width = self._runtime.search.width(head.version, head.segment, head.level)
+                shape = (head.n_vectors, width)
+                gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
+            gathering.add(message.shares)
+        if head is None or gathering is None:
+            raise ParameterError("an empty score request came")
+        return [*found, (search_key, _whole(head, gathering, shape))]
 
     async def GetRecords(  # noqa: N802
         self, request: search_pb2.GetRecordsRequest, context: Any
@@ -284,15 +347,18 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
         try:
             sending = self._runtime.sending
             sending.require_room()
-            asked = convert.record_request(request)
-            search_key = self._runtime.search.search_key(asked.version, asked.segment)
-            self._runtime.gate.enter(search_key, asked)
-            pieces = self._runtime.search.record_pieces(asked)
-            while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
-                messages = convert.record_answer_messages(piece)
-                # Once as elements, once as a message.
-                async for response in sending.send(context, 2 * piece.elements.nbytes, messages):
-                    yield response
+            every = convert.record_requests(request)
+            for asked in every:
+                search_key = self._runtime.search.search_key(asked.version, asked.segment)
+                self._runtime.gate.enter(search_key, asked)
+            for asked in every:
+                pieces = self._runtime.search.record_pieces(asked)
+                while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
+                    messages = convert.record_answer_messages(piece)
+                    # Once as elements, once as a message.
+                    n_bytes = 2 * piece.elements.nbytes
+                    async for response in sending.send(context, n_bytes, messages):
+                        yield response
         except Exception as error:  # noqa: BLE001
             self._refuse("GetRecords", context, error)
 
@@ -450,6 +516,19 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
             log_event("activated", version=version)
             self._runtime.warm()
             return owner_pb2.ActivateResponse(version=version)
+        except Exception as error:  # noqa: BLE001
+            refuse(context, error)
+            return None
+
+    async def Renew(  # noqa: N802
+        self, request: owner_pb2.RenewRequest, context: Any
+    ) -> owner_pb2.RenewResponse | None:
+        """Take a renewal of the version that is served."""
+        try:
+            search = self._runtime.search
+            version = await self._runtime.on_upload(search.renew, request.renewal)
+            log_event("renewed", version=version)
+            return owner_pb2.RenewResponse(version=version)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
             return None

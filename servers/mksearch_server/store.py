@@ -316,6 +316,25 @@ class ObjectStore:
         for name, data in objects.items():
             self.keep_small(name, data)
 
+    def erase(self, names: Iterable[bytes]) -> None:
+        """Remove objects; names of none are passed over.
+
+        What is mapped stays readable for who has it.  Room in the file of small objects is used
+        again, and what was in it overwritten then.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self.flush()
+        try:
+            with self._small.begin(self._objects, write=True) as transaction:
+                for name in sorted(names):
+                    transaction.delete(name)
+                    self.path(name).unlink(missing_ok=True)
+            sync_folder(self._segments)
+        except (OSError, lmdb.Error) as error:
+            raise StorageError(f"objects cannot be erased: {error}") from None
+
     def flush(self) -> None:
         """Commit the small objects that were kept, durably.
 

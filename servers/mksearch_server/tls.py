@@ -60,6 +60,11 @@ class ServerTls:
         )
 
     @property
+    def ends_s(self) -> int:
+        """Last Unix second of the certificate that is presented."""
+        return self._files.certificate.ends_s
+
+    @property
     def _wants_clients(self) -> bool:
         return self._config.client_authorities is not None
 
@@ -79,7 +84,7 @@ class ServerTls:
             try:
                 files = TlsFiles.read(self._config)
             except MksearchError as error:
-                log_event("certificate-unfit", cause=error.message)
+                log_event("certificate-kept", cause=error.message)
                 return None
             self._files = files
             log_event("certificate-renewed")
@@ -91,7 +96,7 @@ class ServerTls:
         self._said_s = time.monotonic()
         warning = expiry_warning(self._files.certificate, time.time())
         if warning:
-            log_event("certificate-ends", cause=warning)
+            log_event("certificate-dates", cause=warning)
 
 
 def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:

@@ -30,12 +30,14 @@ class HostileServer:
         server: Connection,
         *,
         manifest: LieManifest | None = None,
+        renewal: LieManifest | None = None,
         score: LieScore | None = None,
         records: LieRecords | None = None,
         read_object: LieObject | None = None,
     ) -> None:
         self._server = server
         self._manifest = manifest
+        self._renewal = renewal
         self._score = score
         self._records = records
         self._read_object = read_object
@@ -45,6 +47,10 @@ class HostileServer:
     def manifest(self) -> bytes:
         self.asked.append("manifest")
         return self._manifest(self._server) if self._manifest else self._server.manifest()
+
+    def renewal(self) -> bytes:
+        self.asked.append("renewal")
+        return self._renewal(self._server) if self._renewal else self._server.renewal()
 
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         self.asked.append("score")

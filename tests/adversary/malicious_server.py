@@ -184,7 +184,7 @@ class _LyingRuntime(Runtime):
             self.config.id,
             self._store,
             claim.owner_key,
-            self._engine,
+            self.engine,
             claim.collection,
         )
 

@@ -68,6 +68,9 @@ class Line:
     def manifest(self) -> bytes:
         return self._pass("GetManifest", (self.connection.manifest() for _ in "1"))
 
+    def renewal(self) -> bytes:
+        return self._pass("GetRenewal", (self.connection.renewal() for _ in "1"))
+
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         return self._pass("Score", (self.connection.score(request) for _ in "1"))
 

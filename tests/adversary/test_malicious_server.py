@@ -594,7 +594,7 @@ def test_another_document_of_the_collection_is_not_opened_in_its_place(world: Wo
     searcher = world.new.searcher()
     searcher.open("doc-0003")
     opened = searcher.refresh()
-    other = opened.lookup(searcher._start(), opened.views[0]).find("doc-0004")
+    other = opened.find(searcher._start(), opened.views[0], "doc-0004")
     assert other is not None
     blob = other.blob
 

@@ -34,7 +34,7 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.index.blob_list import BlobList
-from mksearch.index.catalogue import Lookup, decode_catalogue
+from mksearch.index.catalogue import Catalogue, Lookup
 from mksearch.index.dictionary import Dictionary
 from mksearch.index.manifest import Manifest, SignedManifest
 from mksearch.index.record import Member, decode_record, encode_record
@@ -435,7 +435,7 @@ def test_a_catalogue_of_any_other_content_is_refused_or_reads_as_what_it_says(
     inner = zlib.decompress(_content(stored, "catalogue"))
     damaged = zlib.compress(data.draw(damage(len(inner)), "damage")(inner), 1)
     with suppress(FormatError):
-        decode_catalogue(damaged)
+        Catalogue.decode(damaged)
 
 
 @MANY
@@ -887,7 +887,7 @@ def test_a_publication_damaged_on_the_owners_disk_is_refused_by_every_server(
         manifest.write_bytes(data)
         with pytest.raises(VerificationError):
             Publication.load(publication.folder, stored.keys.signing.public)
-    manifest.write_bytes(signed[:8] + b"\0\0\0\3" + signed[12:])
+    manifest.write_bytes(signed[:8] + b"\0\0\0\4" + signed[12:])
     with pytest.raises(UnsupportedVersion):
         Publication.load(publication.folder, stored.keys.signing.public)
     manifest.write_bytes(signed)

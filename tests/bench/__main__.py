@@ -22,6 +22,7 @@ from typing import Any
 from tests.bench import (
     authority,
     building,
+    changes,
     engine,
     peers,
     report,
@@ -96,6 +97,7 @@ PARTS = (
     Part("tls", "20 MB streamed, and a search, with TLS and without", 1, tls.measure),
     Part("widths", "records read and index bytes at the builder's choice", 2, widths.measure),
     Part("peers", "other systems on the same texts and queries", 2.5, peers.measure),
+    Part("changes", "adding 1 %, ten segments, merging them, mix99k", 5, changes.measure),
     Part("large", "364,651 documents published: memory, latency", 8, building.measure_large),
     Part("access", "keys by attributes", 1, _access),
     Part("authority", "enrolment, signed and refused queries", 0.5, authority.measure),

@@ -1,4 +1,4 @@
-"""`./dev chaos`: lies, mutated bytes, load and kills, in numbers that CI has no time for.
+"""`./dev chaos`: lies, mutated bytes, load, kills, changes, in numbers that CI has no time for.
 
 Ends with code 1 on any violation, and names the seed that repeats it.
 """
@@ -23,7 +23,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from tests.chaos.faults import FaultReport, print_faults
 
-PARTS = ("faults", "mutations", "load", "kills")
+PARTS = ("faults", "mutations", "load", "kills", "changes")
 
 
 def _faults(folder: Path, options: argparse.Namespace) -> int:
@@ -93,6 +93,23 @@ def _kills(folder: Path, options: argparse.Namespace) -> int:
     return len(report.violations)
 
 
+def _changes(folder: Path, options: argparse.Namespace) -> int:
+    from tests.chaos.changes import change_at_random
+
+    n_violations = 0
+    for scoring in ("tfidf", "bm25"):
+        report = change_at_random(
+            folder / scoring,
+            scoring,
+            options.changes,
+            options.seed,
+            tell=lambda line: print(line, flush=True),
+        )
+        print("\n".join(report.lines()))
+        n_violations += len(report.violations)
+    return n_violations
+
+
 def main() -> int:
     """Run the parts that were asked for; return the exit code."""
     parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__.splitlines()[0])
@@ -110,13 +127,15 @@ def main() -> int:
     add("--clients", type=int, default=64, help="clients at once")
     add("--seconds", type=float, default=120.0, help="how long they search")
     add("--max-waiting", type=int, default=4, help="requests that may wait in a server")
+    add("--changes", type=int, default=500, help="random changes of a collection")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes that tell lies")
     add("--seed", type=int, default=secrets.randbelow(1 << 32), help="repeats a run")
     add("--only", choices=PARTS, help="one part")
     options = parser.parse_args()
     print(f"seed {options.seed}")
     n_violations = 0
-    for part, run in zip(PARTS, (_faults, _mutations, _load, _kills), strict=True):
+    parts = (_faults, _mutations, _load, _kills, _changes)
+    for part, run in zip(PARTS, parts, strict=True):
         if options.only in (None, part):
             print(f"== {part}", flush=True)
             with tempfile.TemporaryDirectory(prefix="mksearch-chaos-") as folder:

@@ -68,14 +68,23 @@ from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.crypto.user_key import UserKey
 from mksearch.index.blob_list import BlobList
-from mksearch.index.catalogue import Lookup, decode_catalogue
+from mksearch.index.catalogue import (
+    Catalogue,
+    Lookup,
+    decode_catalogue,
+    encode_catalogue,
+)
+from mksearch.index.catalogue_part import CataloguePart
 from mksearch.index.dictionary import Dictionary
 from mksearch.index.document import StoredDocument
+from mksearch.index.equivocation import Equivocation
 from mksearch.index.manifest import Access, Manifest, ObjectRef, SegmentRef, SignedManifest
 from mksearch.index.record import decode_record
+from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader, SegmentReader
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream, seal_stream
+from mksearch.index.tombstones import decode_parts, encode_parts
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest, Ticket
 from mksearch.params import Quorum
 from mksearch.query.group import GroupView, open_dictionary
@@ -92,6 +101,7 @@ from tests.chaos.mutate import (
     mutate_message,
 )
 from tests.support.local import LocalCollection, publish
+from tests.vectors import changes
 
 __all__ = ["EXCEPTIONS", "Target", "found_decoders", "make_targets"]
 
@@ -115,8 +125,17 @@ EXCEPTIONS = {
     "mksearch.access.pairing._decode": "called by decode_g1 and decode_g2",
     "mksearch.access.charm.CharmGroup.decode_g1": "of a library that only comparisons use",
     "mksearch.access.charm.CharmGroup.decode_g2": "of a library that only comparisons use",
+    "mksearch.scoring.cuda.CudaEngine._open": "opens GPUs",
+    "mksearch.scoring.cuda.CudaEngine._open_again": "opens GPUs",
+    "mksearch.scoring.cuda_kernels.read_source": "reads files of the package itself",
+    "mksearch.scoring.cuda_kernels.read_table": "takes JSON; tests/gpu gives it what does not fit",
+    "mksearch.codec.decode_varints": "called by Dictionary.decode, with bytes of any kind",
     "mksearch.index.dictionary._decode_facts": "called by Dictionary.decode for every segment",
+    "mksearch.index.dictionary._decode_ratios": "called by Dictionary.decode",
     "mksearch.index.dictionary.inflate": "called by Dictionary.decode and decode_catalogue",
+    "mksearch.index.tombstones._decode_part": "called by decode_parts for every segment",
+    "mksearch.index.tombstones._decode_entries": "called by decode_parts for every segment",
+    "mksearch.query.group.open_lookup_parts": "open_stream, then decode_parts",
     "mksearch.index.manifest.Group.from_fields": "called by Manifest.decode for every group",
 }
 
@@ -249,7 +268,7 @@ def _index_targets(folder: Path) -> list[Target]:
         Target(
             "dictionary",
             Dictionary.decode,
-            [dictionary],
+            [dictionary, changes.dictionary().encode()],
             mutate_compressed,
             _covers(Dictionary.decode),
         ),
@@ -261,11 +280,32 @@ def _index_targets(folder: Path) -> list[Target]:
             _covers(Lookup.decode),
         ),
         Target(
+            "lookup of several segments",
+            decode_parts,
+            [encode_parts(changes.places(), random)],
+            mutate_bytes,
+            _covers(decode_parts),
+        ),
+        Target(
             "catalogue",
+            Catalogue.decode,
+            [catalogue, changes.catalogue().encode()],
+            mutate_compressed,
+            _covers(Catalogue.decode),
+        ),
+        Target(
+            "catalogue of format 1",
             decode_catalogue,
-            [catalogue],
+            [encode_catalogue(changes.catalogue().entries)],
             mutate_compressed,
             _covers(decode_catalogue),
+        ),
+        Target(
+            "part of the catalogue",
+            CataloguePart.decode,
+            [changes.part().encode()],
+            mutate_compressed,
+            _covers(CataloguePart.decode),
         ),
         Target(
             "document",
@@ -352,6 +392,10 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         ),
         key,
     )
+    named = [
+        SignedManifest.sign(replace(one.manifest, timestamp_key=key.public), key)
+        for one in (signed, sealed)
+    ]
     reference = signed.manifest.catalogue.to_fields()
     segment = signed.manifest.groups[0].segments[0].to_fields()
 
@@ -362,7 +406,7 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         Target(
             "signed manifest",
             lambda data: SignedManifest.decode(data, key.public, collection),
-            [signed.encode(), sealed.encode()],
+            [one.encode() for one in (signed, sealed, *named)],
             resigned,
             _covers(SignedManifest.decode),
             SignedManifest.encode,
@@ -370,11 +414,12 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         Target(
             "manifest",
             Manifest.decode,
-            [signed.body, sealed.body],
+            [one.body for one in (signed, sealed, *named)],
             mutate_cbor,
             _covers(Manifest.decode),
             Manifest.encode,
         ),
+        *_freshness_targets(named[0], key),
         Target(
             "manifest: access",
             fields(lambda value: Access.from_fields(value, Quorum())),
@@ -398,6 +443,41 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
             [codec.encode_cbor(segment)],
             mutate_cbor,
             _covers(SegmentRef.from_fields),
+        ),
+    ]
+
+
+def _freshness_targets(signed: SignedManifest, key: SigningKey) -> list[Target]:
+    """Return what reads renewals of ``signed``, by the owner's ``key`` too, and evidence."""
+    renewal = SignedRenewal.sign(signed, 1_800_000_000, key)
+    other = SignedManifest.sign(replace(signed.manifest, name="other"), key)
+    evidence = Equivocation.of(signed, other)
+    collection = signed.manifest.collection
+
+    def resigned(source: Random, samples: Sequence[bytes]) -> bytes:
+        """Change the body and sign it."""
+        if source.random() < 0.2:
+            return mutate_bytes(source, samples)
+        body = mutate_cbor(source, [sample[16:-64] for sample in samples])
+        size = len(body).to_bytes(4, "big")
+        return samples[0][:12] + size + body + key.sign(labels.RENEWAL, body)
+
+    return [
+        Target(
+            "renewal",
+            lambda data: SignedRenewal.decode(data, signed),
+            [renewal.encode()],
+            resigned,
+            _covers(SignedRenewal.decode),
+            SignedRenewal.encode,
+        ),
+        Target(
+            "evidence of two manifests",
+            lambda data: Equivocation.decode(data, key.public, collection),
+            [evidence.encode()],
+            _behind(codec.ENVELOPE_BYTES, mutate_cbor),
+            _covers(Equivocation.decode),
+            Equivocation.encode,
         ),
     ]
 
@@ -863,14 +943,11 @@ def _wire_targets() -> list[Target]:
             bytes(16), 1, bytes(32), 0, np.zeros((2, 30), np.uint16), ticket=Ticket(9, bytes(64))
         )
     )]  # fmt: skip
+    plain = RecordRequest(1, bytes(32), np.arange(9))
+    signed = replace(plain, query_id=bytes(16), ticket=Ticket(9, bytes(64)))
     wanted = [
-        convert.record_request_message(request).SerializeToString()
-        for request in (
-            RecordRequest(1, bytes(32), np.arange(9)),
-            RecordRequest(
-                1, bytes(32), np.arange(9), query_id=bytes(16), ticket=Ticket(9, bytes(64))
-            ),
-        )
+        convert.record_requests_message(requests).SerializeToString()
+        for requests in ([plain], [signed], [signed, plain, signed])
     ]
     split_scores, score_samples, change_scores = _messages(search_pb2.ScoreResponse, [told])
     split_records, record_samples, change_records = _messages(
@@ -910,8 +987,9 @@ def _wire_targets() -> list[Target]:
         ),
         Target(
             "record request",
-            lambda data: [convert.record_request(message) for message in split_wanted(data)],
-            wanted_samples, change_wanted, _covers(convert.record_request),
+            lambda data: [convert.record_requests(message) for message in split_wanted(data)],
+            wanted_samples, change_wanted,
+            _covers(convert.record_request, convert.record_requests),
         ),
     ]  # fmt: skip
 

@@ -65,7 +65,7 @@ class ForkedServer(ServerProcess):
             ready = [line for line in lines if line.startswith(f"server {self.id} listens on ")]
             if len(ready) > self._n_ready:
                 self._n_ready = len(ready)
-                address = ready[-1].rpartition(" ")[2]
+                address = ready[-1].partition(" listens on ")[2].partition(",")[0]
                 if self.address != address:
                     text = self.config.read_text()
                     self.config.write_text(text.replace(self.address, address))

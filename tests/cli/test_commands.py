@@ -41,13 +41,13 @@ SEARCH_FIELDS = {
 COMMANDS = (
     *("demo", "search", "open"),
     *("owner init", "owner publish", "owner status", "owner card", "owner verify", "owner renew"),
+    *("owner delete", "owner compact", "owner watch"),
     *("owner backup", "owner recover", "admin init", "admin credential", "admin list"),
     *("user init", "user keygen", "user enrol", "user whoami", "user open-share"),
 )
 LATER = (
-    *("complete gar", "evaluate scifact", "web --port 1", "plan --documents 5", "owner delete a b"),
-    *("owner compact", "owner add-server"),
-    *("owner replace-server", "owner watch folder"),
+    *("complete gar", "evaluate scifact", "web --port 1", "plan --documents 5"),
+    *("owner add-server", "owner replace-server"),
 )
 
 
@@ -290,9 +290,9 @@ def test_folders_are_published_by_relative_path_and_back_out_only_when_told(
     assert ".jpg are not read" in skipped["reason"]
     assert collection("search", "quince", "--json").json["hits"][0]["id"] == "deep/quince.md"
 
-    refused = collection("owner", "publish", CORPUS, "--json")
-    require_error(refused, 1, "'deep/quince.md'", "--delete-missing")
-    assert refused.json["error"] == "bad-input"
+    staying = collection("owner", "publish", CORPUS, "--json").json
+    assert (staying["changed"], staying["deleted"]) == (False, 0)
+    assert collection("search", "quince", "--json").json["hits"][0]["id"] == "deep/quince.md"
     told = collection("owner", "publish", CORPUS, "--delete-missing")
     assert (told.code, told.err) == (0, "")
     assert collection("search", "quince", "--json").json["hits"] == []
@@ -427,7 +427,13 @@ def test_an_unknown_document_ends_with_1(shared: Collection, name: str) -> None:
 def test_status_says_what_every_server_serves(collection: Collection) -> None:
     fields = collection("owner", "status", "--json").json
 
-    assert set(fields) == {"name", "version", "documents", "expires_at", "servers", "evidence"}
+    assert set(fields) == {
+        *("name", "version", "documents", "created_at", "expires_at", "timestamp_key"),
+        *("groups", "servers", "evidence", "equivocations"),
+    }
+    (group,) = fields["groups"]
+    assert (group["policy"], group["segments"], group["documents"]) == ("", 1, N_DOCS)
+    assert (group["deleted"], group["compact_saves_bytes"]) == (0, 0)
     assert fields["evidence"] == []
     assert (fields["name"], fields["documents"]) == ("test", N_DOCS)
     assert [server["status"] for server in fields["servers"]] == ["ok"] * 3
@@ -880,3 +886,39 @@ def test_the_demo_names_what_is_wrong_before_it_starts(
     runner: Runner, words: tuple[str, ...], code: int, part: str
 ) -> None:
     require_error(runner.client("demo", *words, "--json"), code, part)
+
+
+# --- owner delete, compact ------------------------------------------------------------------------
+
+
+def test_documents_are_deleted_and_erased_and_both_say_so(
+    collection: Collection, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "quince.md").write_text("# Quinces\n\nboil the quinces with sugar\n")
+    collection("owner", "publish", notes)
+    wrong = collection("owner", "delete", "quince.md", "nowhere", "--json")
+    require_error(wrong, 1, "'nowhere'", "nothing was deleted")
+    assert collection("search", "quince", "--json").json["hits"][0]["id"] == "quince.md"
+
+    done = collection("owner", "delete", "quince.md", "--json")
+    assert (done.code, done.json["deleted"]) == (0, ["quince.md"])
+    assert collection("search", "quince", "--json").json["hits"] == []
+    # Nothing of its segment was left, so that went as well.
+    (group,) = collection("owner", "status", "--json").json["groups"]
+    assert (group["documents"], group["deleted"], group["segments"]) == (N_DOCS, 0, 1)
+    hit = collection("search", "tomato", "--json").json["hits"][0]["id"]
+    assert collection("owner", "delete", hit).code == 0
+    (group,) = collection("owner", "status", "--json").json["groups"]
+    assert (group["documents"], group["deleted"], group["segments"]) == (N_DOCS - 1, 1, 1)
+
+    dry = collection("owner", "compact", "--dry-run", "--json").json
+    (merge,) = dry["merges"]
+    assert (merge["documents"], merge["erased"], dry["dry_run"]) == (N_DOCS - 1, 1, True)
+    told = collection("owner", "compact")
+    assert (told.code, told.err) == (0, "")
+    assert "1 erased" in told.out
+    (group,) = collection("owner", "status", "--json").json["groups"]
+    assert (group["segments"], group["deleted"], group["compact_saves_bytes"]) == (1, 0, 0)
+    assert "is compact" in collection("owner", "compact").out

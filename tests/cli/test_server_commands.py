@@ -33,8 +33,8 @@ from tests.support.processes import (
 )
 
 COMMANDS = (
-    *("init", "serve", "check-config", "status", "verify", "drain", "repair"),
-    "renew-certificate",
+    *("init", "serve", "check-config", "status", "verify", "repair", "renew-certificate"),
+    "drain",
 )
 PROGRAM = "mksearch-server"
 STATUS_FIELDS = {
@@ -42,6 +42,7 @@ STATUS_FIELDS = {
     *("release", "engine", "device", "server_id", "epoch", "segments", "index_bytes"),
     *("manifest_expiry_seconds", "store_limit_bytes", "store_free_bytes", "shares_held"),
     *("share_generation", "running", "pid", "admin", "metrics"),
+    *("expires_at", "renewed_until"),
 }
 
 
@@ -424,6 +425,7 @@ def test_status_and_verify_look_at_a_server_that_runs(shared: Collection) -> Non
     assert set(status.json) == STATUS_FIELDS
     assert status.json["claimed"] is True
     assert status.json["collection"] == shared.made.json["collection"]
+    assert status.json["device"] == "cpu"
     assert (status.json["id"], status.json["listen"]) == (1, server.address)
     assert status.json["version"] >= 1
     assert status.json["store_bytes"] > shared.published.json["index_bytes"]
@@ -610,6 +612,7 @@ def test_serving_prints_one_object_and_ends_with_0_when_told(made: Path) -> None
     assert fields["id"] == 7
     assert fields["address"].startswith("127.0.0.1:")
     assert not fields["address"].endswith(":0")
+    assert (fields["engine"], fields["device"]) == ("cpu", "cpu")
     assert (process.returncode, out) == (0, b"")
     assert b"Traceback" not in err
     assert (made / "claim-token").read_bytes() not in err

@@ -117,6 +117,11 @@ class Recorded:
         self._note("manifest", len(data))
         return data
 
+    def renewal(self) -> bytes:
+        data = self._server.renewal()
+        self._note("renewal", len(data))
+        return data
+
     def score(self, request: ScoreRequest) -> ScoreAnswer:
         answer = self._server.score(request)
         asked = (request.query_id, request.version, request.segment, request.shares.tobytes())

@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from mksearch_server import serve
 from mksearch_server.facts import Facts
 from mksearch_server.metrics import Metrics
 from tests.containers.context import GPU, IMAGES, _of_this_platform
@@ -220,7 +221,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         f"{family.name}{ending}"
         for family in metrics._registry.collect()
         for ending in endings[family.type]
-    }
+    } | set(re.findall(r'gauge\(\s*"(mksearch_\w+)"', Path(serve.__file__).read_text()))
 
 
 def canary() -> ModuleType:

@@ -217,6 +217,14 @@ def test_the_wheel_holds_no_cache_and_no_test(wheel: zipfile.ZipFile) -> None:
     assert [n for n in wheel.namelist() if "__pycache__" in n or "tests/" in n] == []
 
 
+def test_the_wheel_holds_the_sources_of_the_gpu_kernels(wheel: zipfile.ZipFile) -> None:
+    folder = "mksearch/scoring/cuda_sources"
+    shipped = {path.name for path in (ROOT / folder).iterdir()}
+
+    assert len(shipped) == 3
+    assert {n.rpartition("/")[2] for n in wheel.namelist() if n.startswith(folder)} == shipped
+
+
 def test_the_wheel_says_its_version_and_licence(wheel: zipfile.ZipFile) -> None:
     (name,) = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
     metadata = email.message_from_bytes(wheel.read(name))

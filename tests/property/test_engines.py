@@ -19,11 +19,23 @@ from mksearch.errors import ParameterError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import P
 from mksearch.scoring.cpu import CpuEngine
-from mksearch.scoring.engine import ENGINES, Engine, make_engine
+from mksearch.scoring.engine import AUTO, ENGINES, Engine, make_engine
 from mksearch.scoring.reference import NumpyEngine
+from tests.gpu.engines import require_engine, the_gpu_engine, the_shimmed_engine
 
 NUMPY, CPU = NumpyEngine(), CpuEngine()
 Array = NDArray[np.uint16]
+#: The GPU engine's code on the processor is slow: it takes part below so many products.
+SHIMMED_PRODUCTS_MAX = 200_000
+
+
+@pytest.fixture(params=["numpy", "cpu", "cuda", "shimmed"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Give every engine; "cuda" needs a GPU, "shimmed" is its code on the processor."""
+    simple: dict[str, Engine] = {"numpy": NUMPY, "cpu": CPU}
+    name: str = request.param
+    return simple[name] if name in simple else require_engine(name)
+
 
 GEOMETRIES = st.builds(
     LevelGeometry,
@@ -50,11 +62,15 @@ def in_plain_integers(cells: Array, geometry: LevelGeometry, vectors: Array) -> 
 
 def assert_equal_everywhere(cells: Array, geometry: LevelGeometry, vectors: Array) -> Array:
     reference = NUMPY.score(cells, geometry, vectors)
-    compiled = CPU.score(cells, geometry, vectors)
-    for sums in (reference, compiled):
-        assert sums.dtype == np.uint16
-        assert sums.shape == (len(vectors), len(cells), geometry.n_tables)
-    np.testing.assert_array_equal(compiled, reference)
+    engines: list[Engine | None] = [NUMPY, CPU, the_gpu_engine()]
+    if cells.size * len(vectors) <= SHIMMED_PRODUCTS_MAX:
+        engines.append(the_shimmed_engine())
+    for engine in engines:
+        if engine is not None:
+            sums = engine.score(cells, geometry, vectors)
+            assert sums.dtype == np.uint16
+            assert sums.shape == (len(vectors), len(cells), geometry.n_tables)
+            np.testing.assert_array_equal(sums, reference, err_msg=engine.name)
     return reference
 
 
@@ -155,7 +171,6 @@ def test_one_vector_gives_what_it_gives_in_a_batch() -> None:
 # --- where the cells lie --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
 def test_cells_of_a_mapped_file_that_may_only_be_read_are_scored(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -203,7 +218,6 @@ def test_views_that_are_not_contiguous_are_scored_as_their_copies(
     np.testing.assert_array_equal(sums, in_plain_integers(cells, geometry, vectors))
 
 
-@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
 def test_scoring_changes_neither_cells_nor_vectors(engine: Engine) -> None:
     geometry = LevelGeometry(64, 64, 1)
     cells, vectors = draw_elements(1, 9, 128), draw_elements(2, 2, 128)
@@ -218,7 +232,6 @@ def test_scoring_changes_neither_cells_nor_vectors(engine: Engine) -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -245,7 +258,6 @@ def test_a_wrong_shape_or_dtype_is_refused(engine: Engine, wrong: Array) -> None
         engine.score(right, geometry, wrong)
 
 
-@pytest.mark.parametrize("engine", [NUMPY, CPU], ids=lambda e: e.name)
 @pytest.mark.parametrize("element", [P, P + 1, 65535])
 @pytest.mark.parametrize("place", [(0, 0), (1, 100), (1, 127)])
 def test_a_query_share_that_is_no_element_of_the_field_is_refused(
@@ -263,7 +275,7 @@ def test_an_engine_is_found_by_its_name_and_an_unknown_one_refused_with_the_choi
     assert make_engine("cpu").name == "cpu"
     with pytest.raises(ParameterError, match="abacus") as refused:
         make_engine("abacus")
-    assert all(name in refused.value.cure for name in ENGINES)
+    assert all(name in refused.value.cure for name in (*ENGINES, AUTO))
 
 
 #: Instruction sets of older processors: the block of eight is another loop on each.

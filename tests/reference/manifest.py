@@ -1,4 +1,4 @@
-"""Manifests of both formats: encode, sign, read (sections 7 and 12.5)."""
+"""Manifests of all formats and renewals: encode, sign, read (sections 7, 12.5, 14)."""
 
 from __future__ import annotations
 
@@ -61,21 +61,40 @@ _ACCESS = {
     "credentials": [_FILE],
 }
 _SEALED_BODY = _BODY | {"access": _ACCESS, "groups": [_SEALED_GROUP]}
+_TIMESTAMP = {"timestamp_key": bytes_of(32)}
+_RENEWAL_MAGIC = b"MKRENEWL"
+_RENEWAL_LABEL = b"mksearch/1/renewal\x00"
+_RENEWAL = {
+    "collection": bytes_of(16),
+    "version": is_uint,
+    "manifest": bytes_of(32),
+    "created_at": is_uint,
+    "expires_at": is_uint,
+}
+_EQUIVOCATION_MAGIC = b"MKEQUIVO"
 
 
 def is_sealed(body: object) -> bool:
-    """Tell whether a body is of format 2."""
+    """Tell whether a body names an administration."""
     return isinstance(body, dict) and "access" in body
 
 
+def is_renewable(body: object) -> bool:
+    """Tell whether a body is of format 3."""
+    return isinstance(body, dict) and "timestamp_key" in body
+
+
 def _check_format(body: object, file_format: int) -> None:
-    """Refuse at 12.5.1 what belongs to the other format."""
-    require(is_sealed(body) == (file_format == 2), "12.5.1", "a body of the other format")
+    """Refuse at 14.1.1 and 12.5.1 what belongs to another format."""
+    require(is_renewable(body) == (file_format == 3), "14.1.1", "a timestamp key, or none")
+    sealed = is_sealed(body)
+    if file_format != 3:
+        require(sealed == (file_format == 2), "12.5.1", "a body of the other format")
     groups = body.get("groups") if isinstance(body, dict) else None
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict):
             found = ["bundle" in group, "search_key" in group]
-            require(found == [file_format == 2] * 2, "12.5.1", "a group of the other format")
+            require(found == [sealed] * 2, "12.5.1", "a group of the other format")
 
 
 def _check_access(body: dict[str, Any]) -> None:
@@ -105,6 +124,7 @@ def _check_access(body: dict[str, Any]) -> None:
 
 def _check_body(body: dict[str, Any]) -> None:
     shape = _SEALED_BODY if is_sealed(body) else _BODY
+    shape = shape | _TIMESTAMP if is_renewable(body) else shape
     require(has_shape(shape, body), "7.4", "the body has other keys or types")
     n, t = body["n_servers"], body["collusion_bound"]
     require(t >= 1 and 2 * t + 1 <= n <= 255, "7.4", f"{n} servers with collusion bound {t}")
@@ -142,8 +162,9 @@ def read_manifest(
     seen: tuple[int, bytes] | None = None,
     accept_expired: bool = False,
     authority: bytes | None = None,
+    renewal: bytes = b"",
 ) -> dict[str, Any]:
-    """Return the body of a manifest file; refuse at 7.1 to 7.7 and 12.5.1 to 12.5.4.
+    """Return the body of a manifest file; refuse at 7.1 to 7.7, 12.5.1 to 12.5.4 and 14.1.1.
 
     Args:
         data: the file.
@@ -153,9 +174,10 @@ def read_manifest(
         seen: version and hash of the highest manifest seen.
         accept_expired: skip 7.7.
         authority: pinned id of 32 bytes, for a member.
+        renewal: a file that is refused at 14.2.1 to 14.2.8, or none.
     """
     file_format = int.from_bytes(data[8:12], "big")
-    require(data[:8] == MAGIC and file_format in (1, 2), "7.1", "another magic or format")
+    require(data[:8] == MAGIC and file_format in (1, 2, 3), "7.1", "another magic or format")
     require(len(data) >= 16, "7.2", "no length")
     size = int.from_bytes(data[12:16], "big")
     require(len(data) == 16 + size + 64, "7.2", f"{len(data)} bytes for a body of {size}")
@@ -179,9 +201,83 @@ def read_manifest(
             require(manifest_hash(raw) == known, "7.6", f"two manifests of version {version}")
         if body["version"] == version + 1:
             require(body["previous"] == known, "7.6", "not the successor of the manifest known")
-    require(now <= body["expires_at"] or accept_expired, "7.7", "expired")
+    until = body["expires_at"]
+    if renewal:
+        until = max(until, read_renewal(renewal, body, manifest_hash(raw), now)["expires_at"])
+    require(now <= until or accept_expired, "7.7", "expired")
     if authority is not None:
         require(is_sealed(body), "12.5.4", "no authority")
         found = access.decode_parameters(body["access"]["authority"]).authority
         require(found == authority, "12.5.4", "another authority")
     return dict(body)
+
+
+# --- section 14 ----------------------------------------------------------------------------------
+
+
+def sign_renewal(fields: dict[str, Any], timestamp_seed: bytes) -> bytes:
+    """Return the file of a renewal, signed by the Ed25519 private key of 32 bytes."""
+    raw = encode_cbor(fields)
+    key = Ed25519PrivateKey.from_private_bytes(timestamp_seed)
+    return _RENEWAL_MAGIC + u32(1) + u32(len(raw)) + raw + key.sign(_RENEWAL_LABEL + raw)
+
+
+def read_renewal(data: bytes, body: dict[str, Any], own_hash: bytes, now: int) -> dict[str, Any]:
+    """Return the body of a renewal of a manifest; refuse at 14.2.1 to 14.2.8.
+
+    Args:
+        data: the file.
+        body: of the manifest, proved.
+        own_hash: of the manifest.
+        now: Unix seconds.
+    """
+    is_one = data[:8] == _RENEWAL_MAGIC and data[8:12] == u32(1)
+    require(is_one, "14.2.1", "another magic or format")
+    require(len(data) >= 16, "14.2.2", "no length")
+    size = int.from_bytes(data[12:16], "big")
+    require(len(data) == 16 + size + 64, "14.2.2", f"{len(data)} bytes for a body of {size}")
+    raw, signature = data[16 : 16 + size], data[16 + size :]
+    require("timestamp_key" in body, "14.2.3", "the manifest names no timestamp key")
+    try:
+        key = Ed25519PublicKey.from_public_bytes(body["timestamp_key"])
+        key.verify(signature, _RENEWAL_LABEL + raw)
+    except InvalidSignature as error:
+        raise Refused("14.2.3", "not signed by the timestamp key") from error
+    try:
+        found = decode_cbor(raw)
+    except ValueError as error:
+        raise Refused("14.2.4", f"the body is not canonical: {error}") from error
+    require(has_shape(_RENEWAL, found), "14.2.4", "the body has other keys or types")
+    require(found["collection"] == body["collection"], "14.2.5", "another collection")
+    own = own_hash, body["version"]
+    require((found["manifest"], found["version"]) == own, "14.2.6", "of another manifest")
+    life = found["expires_at"] - found["created_at"]
+    require(0 < life <= 7_776_000, "14.2.7", f"for {life} seconds")
+    require(found["created_at"] <= now + 120, "14.2.8", "of the future")
+    return dict(found)
+
+
+def read_equivocation(data: bytes, owner_key: bytes, collection: bytes) -> list[bytes]:
+    """Return two rival manifest files; refuse at 14.3.1 to 14.3.4."""
+    is_one = data[:8] == _EQUIVOCATION_MAGIC and data[8:12] == u32(1)
+    require(is_one, "14.3.1", "another magic or format")
+    try:
+        found = decode_cbor(data[12:])
+    except ValueError as error:
+        raise Refused("14.3.2", f"not canonical: {error}") from error
+    shape = {"first": is_bytes, "second": is_bytes}
+    require(has_shape(shape, found), "14.3.2", "other keys or types")
+    files = [found["first"], found["second"]]
+    known: list[tuple[int, bytes]] = []
+    for file in files:
+        try:
+            body = read_manifest(file, owner_key, collection, 0)
+        except Refused as error:
+            raise Refused("14.3.3", str(error)) from error
+        known.append((body["version"], manifest_hash(file[16:-64])))
+        last = body["previous"]
+    require(known[0] < known[1], "14.3.4", "the same, or in the other order")
+    distance = known[1][0] - known[0][0]
+    rivals = distance == 0 or (distance == 1 and last != known[0][1])
+    require(rivals, "14.3.4", "both may be")
+    return files

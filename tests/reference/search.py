@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 from .field import P, interpolate, shamir
 from .index import Columns, Matrix, check_row, check_weight, columns_of, physical
-from .keys import Bundle, SegmentKeys, column_keys, segment_keys
+from .keys import Bundle, SegmentKeys, column_keys, lookup_key, segment_keys
 from .keystream import MASK, word
 from .records import open_record, require_known_terms
 from .refused import Refused, require
 from .segment import Segment, read_header, segment_id
-from .stream import Dictionary
+from .stream import Dictionary, lookup_place
 from .text import Part, Scoring, deal, document_weights, quantised_query, query_weights, score
 
 Sums = list[list[int]]
@@ -255,11 +255,26 @@ def require_opening(
 
 
 class Member:
-    """A user of a policy group with one segment."""
+    """A user of a policy group, looking at one of its segments."""
 
-    def __init__(self, bundle: Bundle, dictionary: Dictionary, segment: Segment) -> None:
-        """Prepare columns; of `segment` only the header is used."""
+    def __init__(
+        self,
+        bundle: Bundle,
+        dictionary: Dictionary,
+        segment: Segment,
+        tombstones: Mapping[bytes, tuple[int, bool]] | None = None,
+    ) -> None:
+        """Prepare columns; of `segment` only the header is used.
+
+        Args:
+            bundle: keys of the group.
+            dictionary: of the group.
+            segment: one of its segments.
+            tombstones: of this segment, row and `whole` by key.
+        """
         self.keys = segment_keys(bundle, segment.salt)
+        self.lookup_key = lookup_key(bundle)
+        self.gone = dict(tombstones or {})
         self.dictionary = dictionary
         self.segment = segment
         self.entry = next(e for e in dictionary.segments if e.salt == segment.salt)
@@ -307,6 +322,9 @@ class Member:
         view, segment = self.views[level], self.segment
         n_rows = len(segment.levels[level].matrix)
         n_data = segment.n_rows
+        ratios = self.dictionary.ratios
+        if ratios is not None:
+            query = {i: -(-x * ratios[i] // 2**16) for i, x in query.items()}
         for _ in range(level):
             n_data = -(-n_data // segment.fan_out)
         places = [physical(r, segment.fan_out, segment.n_checks) for r in range(n_data)]
@@ -318,6 +336,9 @@ class Member:
             liars |= accepted.liars
             for r, row in enumerate(places):
                 bounds[r] += part.u * min(accepted.sums[row])
+        if level == 0:
+            for row, whole in self.gone.values():
+                bounds[row] = 0 if whole else bounds[row]
         return bounds, liars
 
     def search(
@@ -365,7 +386,8 @@ class Member:
             stats = self.dictionary.stats
             weights = document_weights(self.dictionary.scoring, stats, row.tfs, row.length)
             total = score(weights, query)
-            hits = [Hit(total, *member) for member in row.members if total > 0]
+            live = [m for m in row.members if lookup_place(self.lookup_key, m[0]) not in self.gone]
+            hits = [Hit(total, *member) for member in live if total > 0]
             return hits, frozenset(refusals)
         last = list(refusals.values())[-1]
         raise Refused(last.step, f"no server has row {r}: {last.why}", refusals)

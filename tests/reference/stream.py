@@ -118,6 +118,11 @@ def _inflate(data: bytes, what: str) -> bytes:
     return out
 
 
+def read_cbor(content: bytes, what: str) -> Any:
+    """Return what compressed content holds; refuse at 6.5."""
+    return _decode(_inflate(content, what), what)
+
+
 def deflate(data: bytes) -> bytes:
     """Return data as zlib at its default level, which the text leaves to the writer."""
     return zlib.compress(data)
@@ -153,6 +158,8 @@ class Dictionary(NamedTuple):
     stats: Statistics
     n_dedicated: list[int]
     segments: list[SegmentEntry]
+    ratios: list[int] | None = None
+    """Of format 2: one a term, in units of 2^-16."""
 
 
 def dictionary_cbor(dictionary: Dictionary) -> bytes:
@@ -160,9 +167,14 @@ def dictionary_cbor(dictionary: Dictionary) -> bytes:
     stats = dictionary.stats
     if any(not term or "\n" in term for term in stats.terms):
         raise ValueError("a term is empty or contains a line feed")
+    ratios = dictionary.ratios
+    changed = (
+        {} if ratios is None else {"ratios": b"".join(r.to_bytes(4, "little") for r in ratios)}
+    )
     return encode_cbor(
         {
-            "format": 1,
+            "format": 1 if ratios is None else 2,
+            **changed,
             "analyzer": dictionary.analyzer,
             "stop_words": sorted(dictionary.stop_words, key=lambda word: word.encode("utf-8")),
             "scoring": dict(dictionary.scoring._asdict()),
@@ -180,7 +192,7 @@ def dictionary_cbor(dictionary: Dictionary) -> bytes:
 
 
 _DICTIONARY = {
-    "format": lambda value: value == 1 and is_uint(value),
+    "format": lambda value: value in (1, 2) and is_uint(value),
     "analyzer": is_text,
     "stop_words": [is_text],
     "scoring": SCORING_SHAPE,
@@ -207,9 +219,14 @@ def decode_dictionary(content: bytes) -> Dictionary:
 
     Choice: what no owner can have written is not canonical either: empty or repeated terms,
     frequencies outside 1..n_docs, another number of segments than one, a kappa other than [1, 1].
+    What only format 2 has is refused at 6.6.
     """
     body = _decode(_inflate(content, "dictionary"), "dictionary")
+    ratios = body.pop("ratios", None) if isinstance(body, dict) else None
     require(has_shape(_DICTIONARY, body), "6.5", "a dictionary of another shape")
+    is_changed = body["format"] == 2
+    require(ratios is None or is_changed, "6.6", "ratios in format 1")
+    require(ratios is not None or not is_changed, "6.5", "no ratios in format 2")
     require(scoring_in_range(body["scoring"]), "6.5", "scoring is out of range")
     words = [word.encode("utf-8") for word in body["stop_words"]]
     require(_ascending(words), "6.5", "stop words are not ascending")
@@ -223,13 +240,27 @@ def decode_dictionary(content: bytes) -> Dictionary:
         raise Refused("6.5", f"dictionary: {error}") from error
     require(len(terms) == len(dfs), "6.5", f"{len(terms)} terms, {len(dfs)} frequencies")
     require(all(terms) and len(set(terms)) == len(terms), "6.5", "a term is empty or repeated")
-    require(all(1 <= df <= body["n_docs"] for df in dfs), "6.5", "a frequency is out of range")
-    require(len(body["segments"]) == 1, "6.5", f"{len(body['segments'])} segments, not one")
+    if is_changed:
+        good = all(df <= body["n_docs"] for df in dfs)
+        require(good, "6.6", "a frequency is out of range")
+        numbers = _ratios(ratios, len(terms))
+    else:
+        good = all(1 <= df <= body["n_docs"] for df in dfs)
+        require(good, "6.5", "a frequency is out of range")
+        require(len(body["segments"]) == 1, "6.5", f"{len(body['segments'])} segments, not one")
+        numbers = None
     segments = []
     for entry in body["segments"]:
-        good = entry["step"] >= 1 and entry["kappa"] == [1, 1]
-        require(good, "6.5", "a step is 0 or a kappa is not [1, 1]")
-        segments.append(SegmentEntry(entry["salt"], entry["step"], (1, 1)))
+        good = entry["step"] >= 1 and len(entry["kappa"]) == 2
+        require(good, "6.5", "a step is 0 or a kappa is no pair")
+        if is_changed:
+            require(all(entry["kappa"]), "6.6", "a part of a kappa is 0")
+        else:
+            require(entry["kappa"] == [1, 1], "6.5", "a kappa is not [1, 1]")
+        kappa = entry["kappa"]
+        segments.append(SegmentEntry(entry["salt"], entry["step"], (kappa[0], kappa[1])))
+    salts = {entry.salt for entry in segments}
+    require(len(salts) == len(segments) > 0, "6.6", "no segment, or one twice")
     return Dictionary(
         body["analyzer"],
         body["stop_words"],
@@ -237,7 +268,16 @@ def decode_dictionary(content: bytes) -> Dictionary:
         Statistics(body["n_docs"], body["total_length"], terms, dfs),
         body["n_dedicated"],
         segments,
+        numbers,
     )
+
+
+def _ratios(data: Any, n_terms: int) -> list[int]:
+    good = is_bytes(data) and len(data) == 4 * n_terms
+    require(good, "6.6", "ratios of another length")
+    ratios = [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
+    require(all(ratios), "6.6", "a ratio is 0")
+    return ratios
 
 
 class LookupEntry(NamedTuple):

@@ -101,8 +101,13 @@ def idf(stats: Statistics, term: int) -> float:
     return _add(ln(1 + stats.n_docs, 1 + stats.dfs[term]), 1.0)
 
 
+def _in_order(stats: Statistics, terms: Mapping[int, int]) -> list[int]:
+    """Return terms by falling document frequency, then UTF-8 bytes: how sums run."""
+    return sorted(terms, key=lambda i: (-stats.dfs[i], stats.terms[i].encode("utf-8")))
+
+
 def _tfidf(stats: Statistics, tfs: Mapping[int, int]) -> dict[int, float]:
-    numerators = {i: _mul(_add(1.0, ln(tfs[i])), idf(stats, i)) for i in sorted(tfs)}
+    numerators = {i: _mul(_add(1.0, ln(tfs[i])), idf(stats, i)) for i in _in_order(stats, tfs)}
     squares = 0.0
     for value in numerators.values():
         squares = _add(squares, _mul(value, value))
@@ -128,15 +133,15 @@ def _quantised(weight: float) -> int:
 def document_weights(
     scoring: Scoring, stats: Statistics, tfs: Mapping[int, int], length: int
 ) -> dict[int, int]:
-    """Return Wt of every term id of a document, ascending ids."""
+    """Return Wt of every term id of a document."""
     tfidf = scoring.kind == "tfidf"
     weights = _tfidf(stats, tfs) if tfidf else _bm25(scoring, stats, tfs, length)
     return {i: _quantised(weight) for i, weight in weights.items()}
 
 
 def query_weights(scoring: Scoring, stats: Statistics, terms: Sequence[str]) -> dict[int, int]:
-    """Return Xt of every known term id of a query, ascending ids; unknown terms are left out."""
-    ids = {term: i for i, term in enumerate(stats.terms)}
+    """Return Xt of every known term id of a query; terms that no document has are left out."""
+    ids = {term: i for i, term in enumerate(stats.terms) if stats.dfs[i]}
     counts = Counter(ids[term] for term in terms if term in ids)
     if len(counts) > QUERY_TERMS_MAX:
         raise ValueError(f"{len(counts)} query terms, at most {QUERY_TERMS_MAX}")

@@ -37,7 +37,8 @@ HOUR_S = 3600
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     folder = tmp_path_factory.mktemp("draining")
-    with serving(folder, engine="numpy", admin_listen="127.0.0.1:0", log_format="json") as fleet:
+    settings = {"admin_listen": "127.0.0.1:0", "log_format": "json"}
+    with serving(folder, engine="numpy", drain_s=3, **settings) as fleet:  # type: ignore[arg-type]
         made = Published(fleet, claim(fleet, folder / "profile"), folder, ())
         made.publish(SMALL.documents)
         yield made
@@ -94,7 +95,9 @@ class _Clients:
                         continue
                     wrong = [s for s in found.servers if s.status in ("lied", "stale", "refused")]
                     if found.hits != hits or not found.exact or wrong:
-                        self.errors.append(f"client {number}: {query!r}: {found}")
+                        seen = [(s.id, s.status, s.reason) for s in found.servers]
+                        is_right = found.hits == hits and found.exact
+                        self.errors.append(f"client {number}: {query!r}: {is_right} {seen}")
                     self.n_right += 1
 
     def __enter__(self) -> Self:
@@ -401,7 +404,7 @@ def test_after_a_mixed_load_logs_and_metrics_hold_no_secret_and_no_word(
             assert word.lower() not in log.lower()
             assert word.lower() not in metrics.lower()
         for line in log.splitlines():
-            assert line.startswith("{"), line
+            assert line.startswith("{"), log
             fields = json.loads(line)
             assert set(fields) <= {"time", "level", "event", "message", *FIELDS}
     events = {json.loads(line)["event"] for line in fleet[1].log().splitlines()}

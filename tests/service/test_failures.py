@@ -314,14 +314,13 @@ def test_documents_vanish_only_when_that_was_asked_for(
     before = collection.versions()
     corpus = write_corpus(tmp_path / "fewer.jsonl", SMALL.documents[1:])
     with Owner(collection.profile) as owner:
-        with pytest.raises(InputError, match=SMALL.documents[0].id) as caught:
-            owner.publish([corpus])
-        assert "--delete-missing" in caught.value.cure
+        assert not owner.publish([corpus]).changed
         assert collection.versions() == before
         report = owner.publish([corpus], delete_missing=True)
     collection.documents = SMALL.documents[1:]
 
     assert report.documents == len(SMALL.documents) - 1
+    assert (report.deleted, report.unchanged) == (1, len(SMALL.documents) - 1)
     with collection.searcher() as searcher:
         for query in QUERIES[:4]:
             collection.require_right(searcher.search(query, K))
@@ -349,9 +348,11 @@ def test_another_scoring_or_language_is_a_new_version(
     with Owner(collection.profile) as owner:
         first = owner.publish([corpus], scoring="bm25")
         again = owner.publish([corpus], scoring="bm25")
-        back = owner.publish([corpus])
+        kept = owner.publish([corpus])
+        back = owner.publish([corpus], scoring="tfidf")
 
-    assert (first.changed, again.changed, back.changed) == (True, False, True)
+    changed = [report.changed for report in (first, again, kept, back)]
+    assert changed == [True, False, False, True]
     assert back.version == first.version + 1 == again.version + 1
 
 

@@ -24,12 +24,14 @@ from mksearch.errors import MksearchError
 from mksearch.wire import convert
 from mksearch.wire.v1 import search_pb2
 from mksearch_client.member import connect
+from mksearch_server.admin import read_samples
 from mksearch_server.facts import Facts
 from mksearch_server.gate import CLOCK_S, REASONS
 from mksearch_server.gpu import Gpu
 from mksearch_server.metrics import CALLS, CODES, LABELS, Metrics
 from tests.service.test_signed_queries import Asker, asking
 from tests.support.grpc_stage import GrpcServer, GrpcStage, hit_ids, staging, until
+from tests.support.processes import serving
 
 SEARCH = "/mksearch.wire.v1.SearchService/"
 MEMBER = ("role:analyst", "dept:finance")
@@ -294,6 +296,8 @@ def test_the_operators_guide_lists_every_metric_and_every_reason(
     other = Metrics()
     other.watch(_some_facts, lambda: 0, lambda: 0)
     found = [name for m in (stage.servers[1].runtime.metrics, other) for name, _, _ in m.samples()]
+    # With TLS alone.
+    found.append("mksearch_certificate_expiry_seconds")
     shown = {re.sub("_(bucket|count|sum)$", "", name) for name in found}
 
     assert {name for name in shown if name.startswith("mksearch_")} == {
@@ -459,3 +463,13 @@ def test_without_library_driver_or_gpu_nothing_is_shown(
 
 def _some_facts() -> Any:
     return Facts("0", "cpu", "cpu", 1, False, 0, 0, 0, 0, None, 0, 0, 0)
+
+
+def test_the_certificate_s_end_is_a_number(tmp_path: Path) -> None:
+    with serving(
+        tmp_path, 1, engine="numpy", init_words=("--tls",), admin_listen="127.0.0.1:0"
+    ) as fleet:
+        samples = read_samples(fleet[1].admin)
+
+    left_days = samples["mksearch_certificate_expiry_seconds"] / 86_400
+    assert 396 < left_days < 397

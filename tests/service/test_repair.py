@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -10,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from mksearch.errors import ParameterError
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import SignedManifest
 from mksearch_client.documents import Document
 from mksearch_client.owner import Owner
+from mksearch_server.peer import PeerAddress
 from mksearch_server.store import ObjectStore
 from tests.service.conftest import QUERIES, K, Published
-from tests.support.processes import Finished, ServerProcess
+from tests.support.processes import Finished, ServerProcess, claim, serving
 from tests.support.relays import flip, relaying
 
 pytestmark = pytest.mark.slow
@@ -64,6 +67,52 @@ def _require_alone(collection: Published, server: int) -> None:
     with collection.searcher() as searcher:
         collection.require_right(searcher.search(QUERIES[0], K))
     collection.fleet.start()
+
+
+def test_a_repair_over_tls_takes_nothing_from_whom_it_does_not_know(tmp_path: Path) -> None:
+    with serving(tmp_path, engine="numpy", init_words=("--tls",)) as fleet:
+        collection = Published(fleet, claim(fleet, tmp_path / "profile"), tmp_path, ())
+        collection.publish(OTHER)
+        card = tmp_path / "card.json"
+        with Owner(collection.profile) as owner:
+            card.write_bytes(owner.card())
+        server = fleet[3]
+        server.stop()
+        _lose_all(server.data)
+        pins = {one["address"]: one["tls_key"] for one in json.loads(card.read_bytes())["servers"]}
+        address, other = fleet[1].address, fleet[2].address
+
+        unpinned = _repair(server, address)
+        wrong = _repair(server, f"{address}={pins[other]}")
+        damaged = _repair(server, f"{address}=abc")
+        for refused, words in (
+            (unpinned, "does not answer"),
+            (wrong, "another server's certificate"),
+            (damaged, "no fingerprint"),
+        ):
+            assert refused.code != 0
+            assert words in refused.err
+            assert len(refused.err.splitlines()) == 1
+        assert _repair(server, f"{address}={pins[address]}").code == 0
+        _lose_all(server.data)
+        assert _repair(server, address, card=card).code == 0
+
+        _require_identical(collection, server.data, fleet[1].data)
+        server.restart()
+        with Owner(collection.profile) as owner:
+            assert set(owner.verify().values()) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:0", "host:99999", "search.example.org:7101", "127.0.0.1:1=00"]
+)
+def test_a_source_that_cannot_be_dialled_safely_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        PeerAddress.parse(text, {"127.0.0.1:2": bytes(32)})
+    assert caught.value.cure
+    assert PeerAddress.parse("127.0.0.1:2", {"127.0.0.1:2": bytes(32)}).fingerprint == bytes(32)
+    assert PeerAddress.parse("127.0.0.1:3", {}).fingerprint is None
+    assert PeerAddress.parse(f"a.example:3={'ab' * 32}", {}).fingerprint == b"\xab" * 32
 
 
 @pytest.fixture

@@ -130,7 +130,10 @@ def old_client(stage: GrpcStage, name: str) -> Iterator[OldClient]:
     with stage.searcher(name) as searcher:
         opened = searcher.refresh()
         servers = searcher._start()
-        lookups = {view.group.policy: opened.lookup(servers, view) for view in opened.views}
+        lookups = {
+            view.group.policy: opened._lookup(servers, view, view.group.lookup)
+            for view in opened.views
+        }
     connections = connect(stage.users[name].profile)
     manifest = opened.signed.manifest
     yield OldClient(opened.views, lookups, connections, manifest.version, manifest.quorum)

@@ -4,7 +4,7 @@ server nothing, and which member asks does not show."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -331,21 +331,21 @@ def test_the_key_of_an_old_epoch_is_refused(tmp_path: Path) -> None:
 
 def test_an_honest_retry_after_busy_is_not_called_a_replay(asker: Asker) -> None:
     runtime = asker.server.runtime
-    submit, n_refused = runtime._batcher.submit, 0
+    submit, n_refused = runtime._batcher.submit_all, 0
 
-    async def busy_at_first(request: ScoreRequest) -> Any:
+    async def busy_at_first(requests: Sequence[ScoreRequest]) -> Any:
         nonlocal n_refused
         if n_refused < 3:
             n_refused += 1
             raise BusyError("full", retry_after_ms=5)
-        return await submit(request)
+        return await submit(requests)
 
-    runtime._batcher.submit = busy_at_first  # type: ignore[method-assign]
+    runtime._batcher.submit_all = busy_at_first  # type: ignore[method-assign]
     try:
         request = asker.signed(asker.score())
         asker.ask(request)
     finally:
-        del runtime._batcher.submit
+        del runtime._batcher.submit_all
     assert n_refused == asker.connection.n_busy == 3
     with pytest.raises(ServerRefused, match="a replay"):
         asker.ask(request)

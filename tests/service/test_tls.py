@@ -33,6 +33,8 @@ from mksearch_client.member import Searcher, connect_to
 from mksearch_client.owner import Owner
 from mksearch_client.owner_backup import servers_at
 from mksearch_client.profile import Profile
+from mksearch_client.profile_folder import ServerEntry
+from mksearch_client.timestamp import TimestampFile, renew_by_timestamp
 from mksearch_client.trust import ClientFiles, TlsTrust
 from mksearch_client.user_profile import Card
 from mksearch_server.certificates import TlsConfig, renew_certificate
@@ -534,6 +536,31 @@ def test_servers_that_demand_a_client_certificate_let_in_only_who_has_one(
     _client(tmp_path / "right", authority).keep(profile)
     with Searcher(profile, timeout_s=5.0) as searcher:
         assert searcher.search("apple").hits
+
+
+def test_a_timestamp_file_pins_the_servers_and_presents_what_lies_beside_it(
+    demanding: tuple[GrpcStage, Authority], tmp_path: Path
+) -> None:
+    stage, authority = demanding
+    _client(tmp_path / "owner", authority).keep(stage.folder / "owner")
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    for folder in (alone, beside):
+        folder.mkdir()
+    with Owner(stage.folder / "owner") as owner:
+        owner.draw_timestamp_key(alone / "renewals.key")
+    (beside / "renewals.key").write_bytes((alone / "renewals.key").read_bytes())
+    _client(tmp_path / "given", authority).keep(beside)
+
+    renewed = renew_by_timestamp(TimestampFile.read(beside / "renewals.key", None))
+    assert [server.status for server in renewed.servers] == ["ok"] * 3
+    with pytest.raises(MksearchError, match="lets in clients with a certificate only"):
+        renew_by_timestamp(TimestampFile.read(alone / "renewals.key", None))
+    file = TimestampFile.read(beside / "renewals.key", None)
+    other = ServerEntry(1, file.servers[1].address, file.servers[1].key, TlsTrust(bytes(32)))
+    wrong = replace(file, servers={**file.servers, 1: other})
+    statuses = [server.status for server in renew_by_timestamp(wrong).servers]
+    assert statuses[0] != "ok"
+    assert statuses[1:] == ["ok", "ok"]
 
 
 def test_a_client_certificate_needs_its_key(tmp_path: Path) -> None:

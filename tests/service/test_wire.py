@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from mksearch.crypto.signature import SigningKey
 from mksearch.errors import ServerRefused, ServerUnreachable
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Group, SignedManifest
+from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch.params import MAX_RECORDS, Quorum
 from mksearch.text.analyzers import make_analyzer
@@ -42,11 +43,13 @@ METHODS = {
     SEARCH + "Score": search_pb2.ScoreRequest,
     SEARCH + "GetRecords": search_pb2.GetRecordsRequest,
     SEARCH + "ReadObject": search_pb2.ReadObjectRequest,
+    SEARCH + "GetRenewal": search_pb2.GetRenewalRequest,
     OWNER + "Claim": owner_pb2.ClaimRequest,
     OWNER + "Propose": owner_pb2.ProposeRequest,
     OWNER + "ListMissing": owner_pb2.ListMissingRequest,
     OWNER + "Put": owner_pb2.PutRequest,
     OWNER + "Activate": owner_pb2.ActivateRequest,
+    OWNER + "Renew": owner_pb2.RenewRequest,
     INFO + "GetInfo": owner_pb2.GetInfoRequest,
 }
 #: Methods that take a stream; the others wait for their one request as long as the client does.
@@ -142,6 +145,8 @@ def _good_requests(published: Published) -> dict[str, list[bytes]]:
             owner_pb2.PutRequest(data=bytes(100)),
         ],
         "Activate": [owner_pb2.ActivateRequest(manifest_hash=signed.hash)],
+        "Renew": [owner_pb2.RenewRequest(renewal=_renewal(signed))],
+        "GetRenewal": [search_pb2.GetRenewalRequest()],
         "GetInfo": [owner_pb2.GetInfoRequest(nonce=bytes(16))],
     }
     encoded = {
@@ -149,6 +154,13 @@ def _good_requests(published: Published) -> dict[str, list[bytes]]:
     }
     encoded["Score"] = _score_messages(signed, published.fleet[1].data / "segments")
     return {method: encoded[method.rpartition("/")[2]] for method in METHODS}
+
+
+def _renewal(signed: SignedManifest) -> bytes:
+    """Give a renewal, by a key that the manifest does not name."""
+    key = SigningKey(SecretKey(bytes(32)))
+    named = replace(signed, manifest=replace(signed.manifest, timestamp_key=key.public))
+    return SignedRenewal.sign(named, 1_800_000_000, key).encode()
 
 
 def _score_messages(signed: SignedManifest, segments: Path) -> list[bytes]:

@@ -32,7 +32,7 @@ from mksearch_server.config import ServerConfig, write_config
 from mksearch_server.identity import ServerIdentity, create_identity
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
-from mksearch_server.tls import ServerTls
+from mksearch_server.tls import ServerTls, TlsInterceptor
 
 __all__ = [
     "LIFE_S",
@@ -144,9 +144,7 @@ class GrpcServer:
 
     def start(self) -> None:
         """Open the store and serve."""
-        config = ServerConfig(
-            self.id, self.address, self.data, "numpy", tls=self.tls, folder=self.folder
-        )
+        config = ServerConfig(self.id, self.address, self.data, "numpy", folder=self.folder)
         store = ObjectStore(config.data, config.max_store_bytes)
         try:
             self.runtime = Runtime(config, store, ServerIdentity(self.folder, store), self.engine)
@@ -156,8 +154,10 @@ class GrpcServer:
         self._loop.run(self._start())
 
     async def _start(self) -> None:
+        guards = [TlsInterceptor()] if self.tls else []
         server = grpc.aio.server(
-            options=serve._OPTIONS, interceptors=[_Heard(self), *serve.interceptors(self.runtime)]
+            options=serve._OPTIONS,
+            interceptors=[*guards, _Heard(self), *serve.interceptors(self.runtime)],
         )
         for add, servicer in (
             (search_pb2_grpc.add_SearchServiceServicer_to_server, SearchServicer),

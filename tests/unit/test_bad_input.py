@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -633,6 +633,9 @@ class ThreeRows:
 
     def score(self, record: Record) -> int:
         return self.ROWS[record.length][1]
+
+    def live_members(self, row: int, record: Record) -> Sequence[Member]:
+        return record.members
 
 
 def read_all(ranking: Ranking) -> Ranking:

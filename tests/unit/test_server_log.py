@@ -65,8 +65,8 @@ def test_every_call_of_the_log_is_of_the_closed_lists(path: Path) -> None:
 def test_nothing_but_the_log_writes_lines(path: Path) -> None:
     found = [(line, name) for line, name in names(path) if name in ("logging", "print", "warnings")]
 
-    # The command line answers on standard output and names errors on standard error; a scrub is a
-    # process of its own, whose standard output another one reads.
+    # The command line answers on standard output and names errors on standard error; a scrub tells
+    # the process that began it what it found.
     assert found == [] or path.name in ("log.py", "cli.py", "scrub.py")
 
 
@@ -111,7 +111,8 @@ def test_an_unknown_event_or_field_is_an_error(event: str, fields: dict[str, int
 
 def test_json_is_one_object_a_line_with_the_fields_of_the_event() -> None:
     with logged() as log:
-        log_event("serving", server=2, address="127.0.0.1:7102", version=3)
+        address, transport = "127.0.0.1:7102", "with TLS 1.3"
+        log_event("serving", server=2, address=address, transport=transport, version=3)
         log_event("issuer-keys-unread", cause="first\nsecond\x1b[0m")
     first, second = (json.loads(line) for line in log.getvalue().splitlines())
 
@@ -119,9 +120,10 @@ def test_json_is_one_object_a_line_with_the_fields_of_the_event() -> None:
     assert first == {
         "level": "info",
         "event": "serving",
-        "message": "server 2 listens on 127.0.0.1:7102, version 3",
+        "message": "server 2 listens on 127.0.0.1:7102 with TLS 1.3, version 3",
         "server": 2,
         "address": "127.0.0.1:7102",
+        "transport": "with TLS 1.3",
         "version": 3,
     }
     assert second["cause"] == "first second [0m"

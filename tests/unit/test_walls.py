@@ -75,7 +75,8 @@ SERVERS_MAY_IMPORT = {
     "mksearch.access.share_keeping", "mksearch.access.tokens",
     "mksearch.field", "mksearch.field.modp",
     "mksearch.index", "mksearch.index.blob_list", "mksearch.index.geometry",
-    "mksearch.index.manifest", "mksearch.index.segment", "mksearch.index.slot_shape",
+    "mksearch.index.manifest", "mksearch.index.renewal", "mksearch.index.segment",
+    "mksearch.index.slot_shape",
 }  # fmt: skip
 SERVERS_MAY_IMPORT_ALL_OF = ("mksearch.kernels", "mksearch.scoring", "mksearch.wire")
 

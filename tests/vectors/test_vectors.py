@@ -15,16 +15,30 @@ import pytest
 from mksearch import errors
 from tests.reference.refused import Refused
 
-from . import access, enrolment, generate, members, queries, readers, shares, signed, slow
+from . import (
+    access,
+    changes,
+    enrolment,
+    generate,
+    members,
+    queries,
+    readers,
+    shares,
+    signed,
+    slow,
+    timestamps,
+)
 from .material import BAD, HERE, Json, bad_names, load, render
 
 ROOT = HERE.parents[1]
 CHECKS = {
     **slow.CHECKS,
     "signed": signed.check_signed,
+    "changes": changes.check,
     "access_policy": access.check_access_policy,
     "access": access.check_access,
     "members": members.check,
+    "timestamp": timestamps.check,
     "shares": shares.check,
     "enrolment": enrolment.check,
     "queries": queries.check,
@@ -98,12 +112,13 @@ def test_the_reference_refuses_this_bad_vector_at_its_step(name: str) -> None:
 
 def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     steps = {load(name, BAD)["refused_at"] for name in bad_names()}
-    wanted = {f"5.{i}" for i in range(1, 7)} | {f"6.{i}" for i in range(1, 6)}
+    wanted = {f"5.{i}" for i in range(1, 7)} | {f"6.{i}" for i in range(1, 9)}
     wanted |= {f"7.{i}" for i in range(1, 8)} | {f"8.10.{i}" for i in range(1, 5)}
     wanted |= {f"11.1.{i}" for i in range(1, 8)} | {f"11.6.{i}" for i in range(1, 7)}
     wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
     wanted |= {f"12.1.{i}" for i in range(1, 4)} | {f"12.3.{i}" for i in range(1, 10)}
     wanted |= {f"12.4.{i}" for i in range(1, 5)} | {f"12.5.{i}" for i in range(1, 6)}
+    wanted |= {"14.1.1"} | {f"14.2.{i}" for i in range(1, 9)} | {f"14.3.{i}" for i in range(1, 5)}
     wanted |= {f"13.3.{i}" for i in range(1, 9)} | {f"13.4.{i}" for i in range(1, 5)}
     wanted |= {"13.5.6", "13.5.7"} | {f"13.7.{i}" for i in range(1, 11)}
     wanted |= {f"13.2.{i}" for i in range(1, 7)} | {f"13.6.{i}" for i in range(1, 12)}

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmksearch/wire/v1/owner.proto\x12\x10mksearch.wire.v1\"D\n\x0c\x43laimRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x11\n\towner_key\x18\x02 \x01(\x0c\x12\x12\n\ncollection\x18\x03 \x01(\x0c\"6\n\rClaimResponse\x12\x11\n\tserver_id\x18\x01 \x01(\r\x12\x12\n\nserver_key\x18\x02 \x01(\x0c\"\"\n\x0eProposeRequest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\"(\n\x0fProposeResponse\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\"+\n\x12ListMissingRequest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\"$\n\x13ListMissingResponse\x12\r\n\x05names\x18\x01 \x03(\x0c\"N\n\nPutRequest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05whole\x18\x04 \x03(\x0c\" \n\x0bPutResponse\x12\x11\n\tn_objects\x18\x01 \x01(\x04\";\n\x0f\x41\x63tivateRequest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"#\n\x10\x41\x63tivateResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"\x1f\n\x0eGetInfoRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x81\x01\n\x0fGetInfoResponse\x12\x11\n\tserver_id\x18\x01 \x01(\r\x12\x12\n\nserver_key\x18\x02 \x01(\x0c\x12\x12\n\ncollection\x18\x03 \x01(\x0c\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x0f\n\x07release\x18\x05 \x01(\t\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x32\x9f\x03\n\x0cOwnerService\x12H\n\x05\x43laim\x12\x1e.mksearch.wire.v1.ClaimRequest\x1a\x1f.mksearch.wire.v1.ClaimResponse\x12N\n\x07Propose\x12 .mksearch.wire.v1.ProposeRequest\x1a!.mksearch.wire.v1.ProposeResponse\x12\\\n\x0bListMissing\x12$.mksearch.wire.v1.ListMissingRequest\x1a%.mksearch.wire.v1.ListMissingResponse0\x01\x12\x44\n\x03Put\x12\x1c.mksearch.wire.v1.PutRequest\x1a\x1d.mksearch.wire.v1.PutResponse(\x01\x12Q\n\x08\x41\x63tivate\x12!.mksearch.wire.v1.ActivateRequest\x1a\".mksearch.wire.v1.ActivateResponse2]\n\x0bInfoService\x12N\n\x07GetInfo\x12 .mksearch.wire.v1.GetInfoRequest\x1a!.mksearch.wire.v1.GetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmksearch/wire/v1/owner.proto\x12\x10mksearch.wire.v1\"D\n\x0c\x43laimRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x11\n\towner_key\x18\x02 \x01(\x0c\x12\x12\n\ncollection\x18\x03 \x01(\x0c\"6\n\rClaimResponse\x12\x11\n\tserver_id\x18\x01 \x01(\r\x12\x12\n\nserver_key\x18\x02 \x01(\x0c\"\"\n\x0eProposeRequest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\"(\n\x0fProposeResponse\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\"+\n\x12ListMissingRequest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\"$\n\x13ListMissingResponse\x12\r\n\x05names\x18\x01 \x03(\x0c\"N\n\nPutRequest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05whole\x18\x04 \x03(\x0c\" \n\x0bPutResponse\x12\x11\n\tn_objects\x18\x01 \x01(\x04\";\n\x0f\x41\x63tivateRequest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"#\n\x10\x41\x63tivateResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"\x1f\n\x0cRenewRequest\x12\x0f\n\x07renewal\x18\x01 \x01(\x0c\" \n\rRenewResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"\x1f\n\x0eGetInfoRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x81\x01\n\x0fGetInfoResponse\x12\x11\n\tserver_id\x18\x01 \x01(\r\x12\x12\n\nserver_key\x18\x02 \x01(\x0c\x12\x12\n\ncollection\x18\x03 \x01(\x0c\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x0f\n\x07release\x18\x05 \x01(\t\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x32\xe9\x03\n\x0cOwnerService\x12H\n\x05\x43laim\x12\x1e.mksearch.wire.v1.ClaimRequest\x1a\x1f.mksearch.wire.v1.ClaimResponse\x12N\n\x07Propose\x12 .mksearch.wire.v1.ProposeRequest\x1a!.mksearch.wire.v1.ProposeResponse\x12\\\n\x0bListMissing\x12$.mksearch.wire.v1.ListMissingRequest\x1a%.mksearch.wire.v1.ListMissingResponse0\x01\x12\x44\n\x03Put\x12\x1c.mksearch.wire.v1.PutRequest\x1a\x1d.mksearch.wire.v1.PutResponse(\x01\x12Q\n\x08\x41\x63tivate\x12!.mksearch.wire.v1.ActivateRequest\x1a\".mksearch.wire.v1.ActivateResponse\x12H\n\x05Renew\x12\x1e.mksearch.wire.v1.RenewRequest\x1a\x1f.mksearch.wire.v1.RenewResponse2]\n\x0bInfoService\x12N\n\x07GetInfo\x12 .mksearch.wire.v1.GetInfoRequest\x1a!.mksearch.wire.v1.GetInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,12 +51,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACTIVATEREQUEST']._serialized_end=510
   _globals['_ACTIVATERESPONSE']._serialized_start=512
   _globals['_ACTIVATERESPONSE']._serialized_end=547
-  _globals['_GETINFOREQUEST']._serialized_start=549
-  _globals['_GETINFOREQUEST']._serialized_end=580
-  _globals['_GETINFORESPONSE']._serialized_start=583
-  _globals['_GETINFORESPONSE']._serialized_end=712
-  _globals['_OWNERSERVICE']._serialized_start=715
-  _globals['_OWNERSERVICE']._serialized_end=1130
-  _globals['_INFOSERVICE']._serialized_start=1132
-  _globals['_INFOSERVICE']._serialized_end=1225
+  _globals['_RENEWREQUEST']._serialized_start=549
+  _globals['_RENEWREQUEST']._serialized_end=580
+  _globals['_RENEWRESPONSE']._serialized_start=582
+  _globals['_RENEWRESPONSE']._serialized_end=614
+  _globals['_GETINFOREQUEST']._serialized_start=616
+  _globals['_GETINFOREQUEST']._serialized_end=647
+  _globals['_GETINFORESPONSE']._serialized_start=650
+  _globals['_GETINFORESPONSE']._serialized_end=779
+  _globals['_OWNERSERVICE']._serialized_start=782
+  _globals['_OWNERSERVICE']._serialized_end=1271
+  _globals['_INFOSERVICE']._serialized_start=1273
+  _globals['_INFOSERVICE']._serialized_end=1366
 # @@protoc_insertion_point(module_scope)

@@ -59,6 +59,11 @@ class OwnerServiceStub:
                 request_serializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.ActivateRequest.SerializeToString,
                 response_deserializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.ActivateResponse.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/mksearch.wire.v1.OwnerService/Renew',
+                request_serializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.RenewRequest.SerializeToString,
+                response_deserializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.RenewResponse.FromString,
+                _registered_method=True)
 
 
 class OwnerServiceServicer:
@@ -100,6 +105,13 @@ class OwnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """Takes a later expiry of the version that is served, signed by its timestamp key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OwnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -127,6 +139,11 @@ def add_OwnerServiceServicer_to_server(servicer, server):
                     servicer.Activate,
                     request_deserializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.ActivateRequest.FromString,
                     response_serializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.ActivateResponse.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.RenewRequest.FromString,
+                    response_serializer=mksearch_dot_wire_dot_v1_dot_owner__pb2.RenewResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -264,6 +281,33 @@ class OwnerService:
             '/mksearch.wire.v1.OwnerService/Activate',
             mksearch_dot_wire_dot_v1_dot_owner__pb2.ActivateRequest.SerializeToString,
             mksearch_dot_wire_dot_v1_dot_owner__pb2.ActivateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mksearch.wire.v1.OwnerService/Renew',
+            mksearch_dot_wire_dot_v1_dot_owner__pb2.RenewRequest.SerializeToString,
+            mksearch_dot_wire_dot_v1_dot_owner__pb2.RenewResponse.FromString,
             options,
             channel_credentials,
             insecure,

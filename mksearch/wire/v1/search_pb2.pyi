@@ -69,20 +69,22 @@ class ScoreResponseHead(_message.Message):
     def __init__(self, query_id: _Optional[bytes] = ..., n_vectors: _Optional[int] = ..., n_rows: _Optional[int] = ..., n_tables: _Optional[int] = ...) -> None: ...
 
 class GetRecordsRequest(_message.Message):
-    __slots__ = ("version", "segment", "slots", "query_id", "time", "signature")
+    __slots__ = ("version", "segment", "slots", "query_id", "time", "signature", "further")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     version: int
     segment: bytes
     slots: _containers.RepeatedScalarFieldContainer[int]
     query_id: bytes
     time: int
     signature: bytes
-    def __init__(self, version: _Optional[int] = ..., segment: _Optional[bytes] = ..., slots: _Optional[_Iterable[int]] = ..., query_id: _Optional[bytes] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[GetRecordsRequest]
+    def __init__(self, version: _Optional[int] = ..., segment: _Optional[bytes] = ..., slots: _Optional[_Iterable[int]] = ..., query_id: _Optional[bytes] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ..., further: _Optional[_Iterable[_Union[GetRecordsRequest, _Mapping]]] = ...) -> None: ...
 
 class GetRecordsResponse(_message.Message):
     __slots__ = ("slot_width", "elements")
@@ -107,3 +109,13 @@ class ReadObjectResponse(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class GetRenewalRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetRenewalResponse(_message.Message):
+    __slots__ = ("renewal",)
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    renewal: bytes
+    def __init__(self, renewal: _Optional[bytes] = ...) -> None: ...

@@ -54,6 +54,11 @@ class SearchServiceStub:
                 request_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.ReadObjectRequest.SerializeToString,
                 response_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.ReadObjectResponse.FromString,
                 _registered_method=True)
+        self.GetRenewal = channel.unary_unary(
+                '/mksearch.wire.v1.SearchService/GetRenewal',
+                request_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRenewalRequest.SerializeToString,
+                response_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRenewalResponse.FromString,
+                _registered_method=True)
 
 
 class SearchServiceServicer:
@@ -67,7 +72,8 @@ class SearchServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request_iterator, context):
-        """Products of every row of a level with a query share (step 8.3): a head, then chunks.
+        """Products of every row of a level with a query share (step 8.3): a head, then chunks; then, for
+        another segment, the next head.  The answers come in the order of the heads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -82,6 +88,13 @@ class SearchServiceServicer:
 
     def ReadObject(self, request, context):
         """A piece of a stored object, in chunks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRenewal(self, request, context):
+        """The latest renewal of the active manifest that the server was given; it proves itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,6 +122,11 @@ def add_SearchServiceServicer_to_server(servicer, server):
                     servicer.ReadObject,
                     request_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.ReadObjectRequest.FromString,
                     response_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.ReadObjectResponse.SerializeToString,
+            ),
+            'GetRenewal': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRenewal,
+                    request_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRenewalRequest.FromString,
+                    response_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRenewalResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,6 +237,33 @@ class SearchService:
             '/mksearch.wire.v1.SearchService/ReadObject',
             mksearch_dot_wire_dot_v1_dot_search__pb2.ReadObjectRequest.SerializeToString,
             mksearch_dot_wire_dot_v1_dot_search__pb2.ReadObjectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRenewal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mksearch.wire.v1.SearchService/GetRenewal',
+            mksearch_dot_wire_dot_v1_dot_search__pb2.GetRenewalRequest.SerializeToString,
+            mksearch_dot_wire_dot_v1_dot_search__pb2.GetRenewalResponse.FromString,
             options,
             channel_credentials,
             insecure,
