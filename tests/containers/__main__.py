@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -76,7 +77,7 @@ def main() -> int:
     except ToolMissing as why:
         print(f"== left out: {why}", flush=True)
         return 1 if options.require or options.context else 0
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, subprocess.TimeoutExpired) as error:
         print(f"== failed: {error}", flush=True)
         return 1
     print(

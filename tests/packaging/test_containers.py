@@ -19,7 +19,10 @@ from packaging.utils import canonicalize_name
 from mksearch_server import serve
 from mksearch_server.facts import Facts
 from mksearch_server.metrics import Metrics
+from tests.containers import __main__ as command
+from tests.containers import lint
 from tests.containers.context import GPU, IMAGES, _of_this_platform
+from tests.containers.tools import ToolMissing
 from tests.support.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -317,3 +320,40 @@ def test_the_canary_tells_a_lie_a_proof_and_an_error_apart(tmp_path: Path) -> No
     assert done.returncode == 0
     assert target.read_text().startswith("# TYPE mksearch_canary_servers gauge\n")
     assert [path.name for path in tmp_path.iterdir()] == ["mksearch.prom"]
+
+
+# --- ./dev containers ----------------------------------------------------------------------------
+
+
+def _lint(monkeypatch: pytest.MonkeyPatch, commands: list[list[str]] | ToolMissing) -> int:
+    def ready() -> list[list[str]]:
+        if isinstance(commands, ToolMissing):
+            raise commands
+        return commands
+
+    monkeypatch.setattr(lint, "_commands", lambda _tools: iter([("something", ready)]))
+    return lint.lint(Path())
+
+
+def test_the_lint_fails_with_a_linter_and_says_which_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _lint(monkeypatch, [["true"], ["sh", "-c", "echo wrong; exit 3"]]) == 1
+    assert "wrong" in capsys.readouterr().out
+    assert _lint(monkeypatch, [["true"]]) == 0
+    assert _lint(monkeypatch, ToolMissing("promtool is not installed")) == 0
+    assert "left out: something: promtool is not installed" in capsys.readouterr().out
+
+
+def test_a_machine_without_containers_is_told_why_and_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(command.FOLDER_NAME, str(tmp_path))
+    monkeypatch.setattr(command, "lint", lambda _tools: 0)
+    monkeypatch.setattr(shutil, "which", lambda _program: None)
+    for words, code in ((["--no-install"], 0), (["--no-install", "--require"], 1)):
+        monkeypatch.setattr("sys.argv", ["containers", *words])
+        assert command.main() == code
+        assert "left out: podman, buildah, runc, mmdebstrap not installed" in (
+            capsys.readouterr().out
+        )
