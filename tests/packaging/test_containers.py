@@ -157,6 +157,7 @@ def test_every_operator_has_a_network_an_identity_and_a_volume_of_its_own() -> N
             assert f'"{volume}"' in init
         assert f"- --id={number}\n" in init
         assert "network_mode: none" in init
+        assert "logging: {driver: none}" in init, "it says the claim token"
         others = {"1", "2", "3"} - {str(number)}
         for kind in ("clients", "monitoring", "identity", "data"):
             assert not [n for n in others if f"{kind}-{n}" in server + init]
