@@ -296,7 +296,7 @@ def test_a_server_that_lost_its_claim_as_well_needs_the_card(
 
 @pytest.mark.parametrize(
     ("source", "code", "part"),
-    [("127.0.0.1:1", 1, "does not answer"), ("192.0.2.1:7101", 2, "not a loopback host")],
+    [("127.0.0.1:1", 1, "does not answer"), ("192.0.2.1:7101", 2, "no TLS key is pinned")],
 )
 def test_a_source_that_cannot_be_used_changes_nothing(
     collection: Published, stopped: ServerProcess, source: str, code: int, part: str
