@@ -248,6 +248,14 @@ def _change_field(source: random.Random, message: Any) -> None:
         kind = source.randrange(3)
         if kind == 0 and values:
             del values[source.randrange(len(values)) :]
+        elif field.message_type is not None:
+            for _ in range(source.choice((1, 3, 200))):
+                # Messages may hold others of their own kind: only plain fields are changed in them.
+                added = values.add()
+                plain = [f for f in added.DESCRIPTOR.fields if f.message_type is None]
+                one = source.choice(plain)
+                if not one.is_repeated:
+                    setattr(added, one.name, _field_value(source, one, 0))
         elif kind == 1:
             values.extend([_field_value(source, field, 0)] * source.choice((1, 3, 2001)))
         else:

@@ -25,7 +25,8 @@ from tests.cli.conftest import (
 
 PUBLISH_FIELDS = {
     *("documents", "skipped", "version", "segments", "columns", "index_bytes", "seconds"),
-    *("changed", "servers"),
+    *("changed", "servers", "added", "replaced", "deleted"),
+    *("unchanged", "new_bytes"),
 }
 DECOMPOSED = unicodedata.normalize("NFD", "rôle:analyst")
 

@@ -23,7 +23,7 @@ from mksearch.crypto.randomness import SeededRandom
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
 from mksearch.index.builder import SegmentBuilder
-from mksearch.index.catalogue import decode_catalogue
+from mksearch.index.catalogue import Catalogue
 from mksearch.index.manifest import SignedManifest
 from mksearch.index.stream import open_stream
 from mksearch.params import Quorum
@@ -142,7 +142,7 @@ def freeze_members(folder: Path, both: tuple[list[Document], list[Document]]) ->
         )
         made.publish(
             both[1], folder, made.now, Scoring("bm25"), POLICY, old.signed,
-            carried=decode_catalogue(catalogue),
+            carried=Catalogue.decode(catalogue),
         )  # fmt: skip
         shutil.copytree(old.folder / "objects", folder / "objects", dirs_exist_ok=True)
         (folder / "manifest-1").write_bytes((old.folder / "manifest").read_bytes())

