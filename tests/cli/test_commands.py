@@ -601,6 +601,15 @@ def _set_byte(offset: int, value: int) -> Callable[[Path], object]:
     return act
 
 
+def _flip_byte(at: int) -> Callable[[Path], object]:
+    def act(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+
+    return act
+
+
 def _edit(**changes: object) -> Callable[[Path], object]:
     return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
@@ -618,7 +627,7 @@ def _make_folder(path: Path) -> None:
         ("keys", _overwrite(b""), "are damaged"),
         ("keys", _overwrite(b"MKKEYRNG"), "are damaged"),
         ("keys", _set_byte(0, 0), "are damaged"),
-        ("keys", _set_byte(-1, 0xFF), "or damaged"),
+        ("keys", _flip_byte(-1), "or damaged"),
         ("keys", _set_byte(11, 9), "format version 9"),
         ("profile.json", Path.unlink, "is not finished"),
         ("profile.json", _overwrite(b""), "is damaged"),
@@ -628,7 +637,7 @@ def _make_folder(path: Path) -> None:
         ("profile.json", _edit(servers=[{"id": 1}]), "is damaged"),
         ("profile.json", _edit(format=9), "is of format 9"),
         ("manifest", _overwrite(b""), "manifest is damaged"),
-        ("manifest", _set_byte(100, 0), "manifest is damaged"),
+        ("manifest", _flip_byte(100), "manifest is damaged"),
         ("manifest", _set_byte(11, 9), "format version 9"),
     ],
 )
