@@ -295,6 +295,8 @@ def test_the_operators_guide_lists_every_metric_and_every_reason(
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     other = Metrics()
     other.watch(_some_facts, lambda: 0, lambda: 0)
+    # Numbers by reason are shown once there are any.
+    other.query_refused("Score", "unsigned")
     found = [name for m in (stage.servers[1].runtime.metrics, other) for name, _, _ in m.samples()]
     # With TLS alone.
     found.append("mksearch_certificate_expiry_seconds")
