@@ -139,8 +139,7 @@ class GrpcConnection:
         server: its id.
         address: HOST:PORT.
         n_busy: answers that told this client to come back later.
-        is_lost: the last call found no server.
-        is_gone: it found nobody to connect to, and gRPC lets its next attempt wait.
+        is_gone: the last call found nobody to connect to, and gRPC lets its next attempt wait.
     """
 
     def __init__(
@@ -173,7 +172,6 @@ class GrpcConnection:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.n_busy = 0
-        self.is_lost = False
         self.is_gone = False
         self._started_s: list[float] = []
         self._verifier = None if server_key is None else AnswerVerifier(server, server_key)
@@ -342,11 +340,10 @@ class GrpcConnection:
             certificate = self._certificate
             answer = work()
         except grpc.RpcError as error:
-            self.is_lost = error.code() in _UNREACHABLE
             self.is_gone = error.code() is grpc.StatusCode.UNAVAILABLE
             raise self._named(error, certificate) from None
         except ServerUnreachable as error:
-            self.is_lost = self.is_gone = True
+            self.is_gone = True
             error.server = self.server
             raise
         except ValueError as error:
@@ -357,7 +354,7 @@ class GrpcConnection:
         except MksearchError as error:
             error.server = self.server
             raise
-        self.is_lost = self.is_gone = False
+        self.is_gone = False
         return answer
 
     def _one(self, answer: _T | None) -> _T:

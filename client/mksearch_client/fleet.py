@@ -21,7 +21,7 @@ from mksearch.index.equivocation import Equivocation, are_rivals
 from mksearch.index.manifest import Group, ObjectRef, SegmentRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentChecker, SegmentHeader
 from mksearch_client.connection import GrpcConnection
-from mksearch_client.member import connect, connect_to
+from mksearch_client.member import connect, dial_anew
 from mksearch_client.profile import Profile
 from mksearch_client.publication import Progress, Publication, stage
 from mksearch_client.readback import read_pieces, read_whole
@@ -58,13 +58,6 @@ class Fleet:
             connection.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _redial(self) -> None:
-        """Dial servers anew that were lost: what gRPC lost it lets wait, though it may be back."""
-        for server, connection in self.connections.items():
-            if connection.is_lost:
-                connection.close()
-                self.connections[server] = connect_to(self.profile.servers[server], self._timeout_s)
-
     def each(self, ask: Callable[[GrpcConnection], _T]) -> dict[int, _T | MksearchError]:
         """Ask all servers at once; an error takes the place of the answer."""
 
@@ -84,7 +77,7 @@ class Fleet:
             NotEnoughAnswers: fewer than t + 1 servers answered.
             ManifestRefused: servers are behind what this profile has seen.
         """
-        self._redial()
+        dial_anew(self.connections, self.profile, self._timeout_s)
         keys = self.profile.keys
         n_answers = 0
         newest = self.profile.highest_seen()

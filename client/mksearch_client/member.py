@@ -39,7 +39,7 @@ from mksearch_client.result import SearchResult
 from mksearch_client.user import User
 from mksearch_client.user_profile import UserProfile
 
-__all__ = ["Searcher", "connect", "connect_to"]
+__all__ = ["Searcher", "connect", "connect_to", "dial_anew"]
 
 _T = TypeVar("_T")
 #: Servers go over to a version one after another, each in a moment (in seconds, where it lists
@@ -65,6 +65,26 @@ def connect_to(server: ServerEntry, timeout_s: float = 10.0) -> GrpcConnection:
         timeout_s=timeout_s,
         tls=server.tls,
     )
+
+
+def dial_anew(
+    connections: dict[int, GrpcConnection], profile: ProfileFolder, timeout_s: float
+) -> bool:
+    """Dial servers anew that were gone: they may be back, though gRPC lets them wait.
+
+    Args:
+        connections: by id; those of such servers are replaced.
+        profile: has the servers.
+        timeout_s: seconds that one request may take.
+
+    Returns:
+        whether there were any.
+    """
+    gone = [server for server, connection in connections.items() if connection.is_gone]
+    for server in gone:
+        connections[server].close()
+        connections[server] = connect_to(profile.servers[server], timeout_s)
+    return bool(gone)
 
 
 def _ring(profile: UserProfile) -> EnrolledRing:
@@ -226,7 +246,11 @@ class Searcher(searching.Searcher):
                 return work()
             except (NotEnoughAnswers, AnswerRefused, CredentialRefused) as error:
                 is_refused = isinstance(error, CredentialRefused)
-                if may_redial and not is_refused and self._redial():
+                if (
+                    may_redial
+                    and not is_refused
+                    and dial_anew(self._servers, self._profile, self._timeout_s)
+                ):
                     may_redial = False
                     continue
                 meets = self._is_late or (not is_refused and self._saw_switch())
@@ -234,14 +258,6 @@ class Searcher(searching.Searcher):
                 if is_over or not meets:
                     raise
             time.sleep(_SWITCH_POLL_S)
-
-    def _redial(self) -> bool:
-        """Dial servers anew that were gone, whatever gRPC waits for; tell whether there are any."""
-        gone = [server for server, connection in self._servers.items() if connection.is_gone]
-        for server in gone:
-            self._servers[server].close()
-            self._servers[server] = connect_to(self._profile.servers[server], self._timeout_s)
-        return bool(gone)
 
     def _known_s(self) -> float:
         """Return for how many seconds this profile has known the newest version.

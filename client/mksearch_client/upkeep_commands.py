@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from mksearch_client.options import Json, PassphraseFile, ProfileFolderOption, Timeout
 from mksearch_client.terminal import print_json, safe
+
+if TYPE_CHECKING:
+    from mksearch_client.owner import Owner
+    from mksearch_client.publication import Progress
 
 __all__ = [
     "COMPACT_EXAMPLE",
@@ -27,6 +33,21 @@ COMPACT_EXAMPLE = "Example: mksearch owner compact --dry-run"
 WATCH_EXAMPLE = "Example: mksearch owner watch ~/documents"
 
 
+@contextmanager
+def _at_work(
+    profile: Path | None, passphrase_file: Path | None, timeout_s: float
+) -> Iterator[tuple[Owner, Progress]]:
+    """Open an owner, and show the progress of what it does while the block runs."""
+    from mksearch_client.commands import progress_bar
+    from mksearch_client.owner import Owner
+    from mksearch_client.profile import open_profile
+
+    console = Console(file=sys.stderr)
+    opened = open_profile(profile, passphrase_file)
+    with Owner(opened, timeout_s=timeout_s) as owner, progress_bar(console) as progress:
+        yield owner, progress
+
+
 def delete(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="As searches show them.")],
     profile: ProfileFolderOption = None,
@@ -35,14 +56,9 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Delete documents: no search finds them any more; compact erases their bytes."""
-    from mksearch_client.commands import progress_bar
     from mksearch_client.outputs import out
-    from mksearch_client.owner import Owner
-    from mksearch_client.profile import open_profile
 
-    console = Console(file=sys.stderr)
-    opened = open_profile(profile, passphrase_file)
-    with Owner(opened, timeout_s=timeout) as owner, progress_bar(console) as progress:
+    with _at_work(profile, passphrase_file, timeout) as (owner, progress):
         signed = owner.delete(ids, progress=progress)
     deleted = sorted(set(ids))
     if as_json:
@@ -62,14 +78,9 @@ def compact(
     as_json: Json = False,
 ) -> None:
     """Merge segments under new keys and erase what was deleted; searches go on."""
-    from mksearch_client.commands import progress_bar
     from mksearch_client.outputs import out
-    from mksearch_client.owner import Owner
-    from mksearch_client.profile import open_profile
 
-    console = Console(file=sys.stderr)
-    opened = open_profile(profile, passphrase_file)
-    with Owner(opened, timeout_s=timeout) as owner, progress_bar(console) as progress:
+    with _at_work(profile, passphrase_file, timeout) as (owner, progress):
         report = owner.compact(tiered=tiered, dry_run=dry_run, progress=progress)
     if as_json:
         print_json({**asdict(report), "dry_run": dry_run})

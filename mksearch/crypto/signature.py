@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 from mksearch.crypto.secret import SecretKey
 from mksearch.errors import FormatError, VerificationError
 
-__all__ = ["SIGNATURE_BYTES", "SigningKey", "require_public", "verify"]
+__all__ = ["SIGNATURE_BYTES", "SigningKey", "cut_signed", "require_public", "verify"]
 
 SIGNATURE_BYTES = 64
 
@@ -34,6 +34,24 @@ class SigningKey:
 
     def __reduce__(self) -> str:
         raise TypeError("signing keys are never pickled")
+
+
+def cut_signed(data: bytes, start: int, what: str) -> tuple[bytes, bytes]:
+    """Return body and signature of a file that ends with them: u32 length, body, 64 bytes.
+
+    Args:
+        data: the whole file; untrusted.
+        start: where the length stands, behind the envelope.
+        what: what it is, for the message.
+
+    Raises:
+        FormatError: it has another length.
+    """
+    begin = start + 4
+    stop = begin + int.from_bytes(data[start:begin], "big")
+    if len(data) != stop + SIGNATURE_BYTES:
+        raise FormatError(f"{what} has {len(data)} bytes (need {stop + SIGNATURE_BYTES})")
+    return data[begin:stop], data[stop:]
 
 
 def require_public(public: bytes, what: str) -> None:

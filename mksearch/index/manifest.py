@@ -20,7 +20,7 @@ from mksearch.codec import (
 )
 from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
-from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
+from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, cut_signed, verify
 from mksearch.errors import (
     FormatError,
     ManifestExpired,
@@ -529,13 +529,7 @@ class SignedManifest:
             ManifestRefused: of another collection.
         """
         file_format = read_envelope(data, MAGIC, FORMATS, "a manifest")
-        start = ENVELOPE_BYTES + 4
-        size = int.from_bytes(data[ENVELOPE_BYTES:start], "big")
-        if len(data) != start + size + SIGNATURE_BYTES:
-            raise FormatError(
-                f"a manifest has {len(data)} bytes (need {start + size + SIGNATURE_BYTES})"
-            )
-        body, signature = data[start : start + size], data[start + size :]
+        body, signature = cut_signed(data, ENVELOPE_BYTES, "a manifest")
         verify(owner_key, label, body, signature, "a manifest")
         manifest = Manifest.decode(body)
         if manifest.format != file_format:

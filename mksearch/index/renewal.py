@@ -14,7 +14,7 @@ from mksearch.codec import (
     write_envelope,
 )
 from mksearch.crypto import labels
-from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
+from mksearch.crypto.signature import SigningKey, cut_signed, verify
 from mksearch.errors import FormatError, MksearchError, RenewalRefused, VerificationError
 from mksearch.index.manifest import SignedManifest
 from mksearch.params import CLOCK_S, MANIFEST_LIFE_S
@@ -97,11 +97,7 @@ class SignedRenewal:
         """
         what = "a renewal"
         read_envelope(data, _MAGIC, _FORMAT, what)
-        start = ENVELOPE_BYTES + 4
-        size = int.from_bytes(data[ENVELOPE_BYTES:start], "big")
-        if len(data) != start + size + SIGNATURE_BYTES:
-            raise FormatError(f"{what} has {len(data)} bytes (need {start + size + 64})")
-        body, signature = data[start : start + size], data[start + size :]
+        body, signature = cut_signed(data, ENVELOPE_BYTES, what)
         manifest = signed.manifest
         if not manifest.timestamp_key:
             raise VerificationError(

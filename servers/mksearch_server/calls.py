@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from mksearch.wire.v1.error_pb2 import ErrorDetail
+from mksearch_server.handlers import wrap_handler
 from mksearch_server.metrics import CALLS, NO_CODE, UNKNOWN, Metrics
 from mksearch_server.status import DETAIL_KEY, DrainingError, status_of
 
@@ -128,12 +130,7 @@ class CountingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             self._calls.unknown()
         if handler is None or name is None:
             return handler
-        kind = "stream" if handler.request_streaming else "unary"
-        if handler.response_streaming:
-            field, counted = f"{kind}_stream", self._many
-        else:
-            field, counted = f"{kind}_unary", self._one
-        return handler._replace(**{field: counted(name, getattr(handler, field))})
+        return wrap_handler(handler, partial(self._one, name), partial(self._many, name))
 
     def _one(self, name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
         async def counted(request: Any, context: Any) -> Any:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from mksearch.crypto.certificate import (
 )
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import FormatError, ParameterError, StorageError
+from mksearch_server.files import write_durably
 
 __all__ = [
     "CERTIFICATE_NAME",
@@ -175,18 +173,7 @@ def _read(path: Path) -> bytes:
 def _replace(path: Path, data: bytes) -> None:
     """Replace a public file at once, so that a running server never reads half of it."""
     try:
-        descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(partial, 0o644)
-            os.replace(partial, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(partial)
-            raise
+        write_durably(path, data, mode=0o644)
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written ({error.strerror})", cure="make room or check permissions"

@@ -23,8 +23,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file at once, readable by its owner alone.
+def write_durably(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file at once: nobody reads half of it, whenever the machine stops.
+
+    Args:
+        path: of the file.
+        data: its content.
+        mode: its permissions; for its owner alone unless it is public.
 
     Raises:
         OSError: it cannot be written; the file is as it was.
@@ -34,6 +39,7 @@ def write_durably(path: Path, data: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(partial, path)
         sync_folder(path.parent)

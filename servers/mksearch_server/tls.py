@@ -14,6 +14,7 @@ import grpc
 
 from mksearch.errors import MksearchError
 from mksearch_server.certificates import TlsConfig, TlsFiles, expiry_warning
+from mksearch_server.handlers import wrap_handler
 from mksearch_server.log import log_event
 
 __all__ = ["ServerTls", "TlsInterceptor"]
@@ -142,10 +143,4 @@ class TlsInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        for kind in ("unary_unary", "stream_unary"):
-            if getattr(handler, kind):
-                return handler._replace(**{kind: _guarded_call(getattr(handler, kind))})
-        for kind in ("unary_stream", "stream_stream"):
-            if getattr(handler, kind):
-                return handler._replace(**{kind: _guarded_stream(getattr(handler, kind))})
-        return handler
+        return wrap_handler(handler, _guarded_call, _guarded_stream)
