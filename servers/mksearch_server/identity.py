@@ -140,6 +140,26 @@ def create_identity(folder: Path, tls_key: bytes = b"") -> str:
     return token
 
 
+def _read_seed(folder: Path) -> SecretKey:
+    """Read the seed of a server's key; raise StorageError."""
+    try:
+        return SecretKey((folder / SERVER_KEY_NAME).read_bytes())
+    except (OSError, ParameterError) as error:
+        raise StorageError(
+            f"the key of the server in {folder} cannot be read ({error})",
+            cure="run mksearch-server init for a new server, or restore the file",
+        ) from None
+
+
+def server_public_key(folder: Path) -> bytes:
+    """Return the public key, 32 bytes, of the server in ``folder``.
+
+    Raises:
+        StorageError: there is none, or it is damaged.
+    """
+    return SigningKey(_read_seed(folder)).public
+
+
 class ServerIdentity:
     """The key of a server and its claim.
 
@@ -157,14 +177,8 @@ class ServerIdentity:
         """
         self._folder = folder
         self._store = store
-        try:
-            self.seed = SecretKey((folder / SERVER_KEY_NAME).read_bytes())
-            self.signer = AnswerSigner(SigningKey(self.seed))
-        except (OSError, ParameterError) as error:
-            raise StorageError(
-                f"the key of the server in {folder} cannot be read ({error})",
-                cure="run mksearch-server init for a new server, or restore the file",
-            ) from None
+        self.seed = _read_seed(folder)
+        self.signer = AnswerSigner(SigningKey(self.seed))
         self.claim = self._load_claim()
 
     def _load_claim(self) -> Claim | None:
