@@ -121,7 +121,7 @@ class BucketConfig:
                 f"s3.cache_bytes = {self.cache_bytes!r} is not a number in {1 << 20}..{1 << 46}",
                 cure="use a whole number in this range",
             )
-        if not isinstance(self.region, str) or not _REGION.fullmatch(self.region):
+        if not _REGION.fullmatch(self.region):
             raise ParameterError(
                 f"s3.region = {self.region!r} is no region", cure='write one such as "eu-central-1"'
             )
@@ -183,7 +183,7 @@ def read_bucket(values: object, folder: Path) -> BucketConfig:
         what = f"unknown keys: {', '.join(unknown)}" if unknown else "no url"
         raise ParameterError(f"[s3] has {what}", cure=f"known keys are {', '.join(known)}")
     settings: dict[str, Any] = {"cache": "cache", **values}
-    for name in ("url", "cache", "endpoint", "credentials", "authorities"):
+    for name in ("url", "cache", "endpoint", "region", "credentials", "authorities"):
         if not isinstance(settings.get(name, "-"), str) or settings.get(name) == "":
             raise ParameterError(f"s3.{name} is not a text", cure="write it in quotation marks")
     found = _URL.fullmatch(settings.pop("url"))

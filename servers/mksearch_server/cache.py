@@ -53,8 +53,8 @@ class Cache:
                 with suppress(FileNotFoundError):
                     status = path.stat()
                     found.append((status.st_mtime, bytes.fromhex(name), kind, status.st_size))
-        for _, name, kind, size in sorted(found):
-            self._add(kind, name, size)
+        for _, held, kind, size in sorted(found):
+            self._add(kind, held, size)
 
     def find(self, kind: str, name: bytes) -> Path | None:
         """Return the copy of an object, None where there is none."""

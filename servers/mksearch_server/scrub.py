@@ -208,10 +208,10 @@ class _Scrub:
     def _prove_served(self, store: ObjectStore, signed: SignedManifest) -> None:
         """Find what the manifest lists and is not there: as a server finds it, by its name."""
         for segment in signed.manifest.segments():
-            name = segment.id.hex()
-            if segment.id not in self._good and name not in self._named and store.has(segment.id):
+            shown = segment.id.hex()
+            if segment.id not in self._good and shown not in self._named and store.has(segment.id):
                 # It came, and was activated, while the others were read.
-                self._prove_segment(name, store.path(segment.id))
+                self._prove_segment(shown, store.path(segment.id))
             self._require(store, "segment", segment.id)
         listed = [reference.id for reference in signed.manifest.objects()]
         for group in signed.manifest.groups:
