@@ -81,7 +81,10 @@ class Service:
 
     def _reset_auth(self, n_requests: str) -> None:
         request = urllib.request.Request(
-            f"{self.endpoint}/moto-api/reset-auth", n_requests.encode(), method="POST"
+            f"{self.endpoint}/moto-api/reset-auth",
+            n_requests.encode(),
+            {"Content-Type": "text/plain"},
+            method="POST",
         )
         urllib.request.urlopen(request, timeout=10).close()
 
