@@ -338,7 +338,7 @@ def test_publishing_under_a_policy_shows_it_to_people_and_keeps_the_json(society
     assert set(fields) == PUBLISH_FIELDS
     assert (fields["documents"], fields["changed"]) == (1, False)
     again = society("owner", "publish", CORPUS)
-    assert f"has these {N_DOCS} documents\n" in again.out
+    assert f"has {N_DOCS} documents already\n" in again.out
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ def test_what_was_skipped_goes_to_standard_error(shared: Collection, tmp_path: P
     (tmp_path / "photo\x1b[31m.jpg").write_bytes(b"\xff\xd8")
     done = shared("owner", "publish", CORPUS, tmp_path, "--dry-run")
 
-    assert done.out == f"{N_DOCS} documents are published already\n"
+    assert done.out == f"{N_DOCS} documents published already\n"
     assert done.err.startswith("skipped ")
     assert "\x1b" not in done.err
 
