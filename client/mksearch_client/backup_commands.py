@@ -44,7 +44,14 @@ def backup(
 ) -> None:
     """Share the owner's keys over people: who satisfies the policy recovers them, nobody else."""
     from mksearch.access.backup_share import SHARE_MAGIC, parse_backup_policy
-    from mksearch_client.outputs import cured, out, require_output, starts_with, write_output
+    from mksearch_client.outputs import (
+        counted,
+        cured,
+        out,
+        require_output,
+        starts_with,
+        write_output,
+    )
     from mksearch_client.owner_backup import back_up
     from mksearch_client.profile import open_profile
     from mksearch_client.terminal import print_json
@@ -69,7 +76,7 @@ def backup(
         print_json({"backup": shares[0].body.backup.hex(), "policy": policy, "shares": entries})
         return
     listed = ", ".join(f"{f.name} to {s.body.name}" for f, s in zip(files, shares, strict=True))
-    out(f"{len(shares)} shares are in {to}, each sealed to one person: send {listed}")
+    out(f"in {to}: {counted(len(shares), 'share')}, each sealed to one person: send {listed}")
     out(f"what the servers hold is not in it; {policy} recovers the keys, in case of need with:")
     out("mksearch user open-share FILE -o OPENED, then mksearch owner recover --share OPENED ..")
 

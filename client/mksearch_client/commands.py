@@ -21,6 +21,7 @@ from mksearch.index.manifest import SignedManifest
 from mksearch_client.client_files import GivenFiles
 from mksearch_client.member import Searcher
 from mksearch_client.outputs import (
+    counted,
     is_card,
     note,
     out,
@@ -116,7 +117,7 @@ def owner_init(
     if as_json:
         print_json(fields)
         return
-    out(f"{len(tokens)} servers are claimed; the keys are in {folder}, keep a copy of them safe")
+    out(f"claimed {counted(len(tokens), 'server')}; keep a safe copy of the keys, in {folder}")
     out("publish with: mksearch owner publish PATH")
 
 
@@ -202,7 +203,7 @@ def _show_published(report: PublishReport, options: PublishOptions) -> None:
     for server in report.servers:
         if server["status"] != "ok":
             note(f"server {server['id']}: {server['reason']}")
-    documents = f"{report.documents} documents"
+    documents = counted(report.documents, "document")
     if options.policy is not None:
         documents += f" under {options.policy}"
     changes = (
@@ -210,13 +211,13 @@ def _show_published(report: PublishReport, options: PublishOptions) -> None:
         f"{report.unchanged} left alone"
     )
     if options.dry_run:
-        what = f"would be published: {changes}" if report.changed else "are published already"
+        what = f"to be published ({changes})" if report.changed else "published already"
         out(f"{documents} {what}")
     elif not report.changed:
-        out(f"nothing changed: version {report.version} has these {documents}")
+        out(f"nothing changed: version {report.version} has {documents} already")
     else:
         out(
-            f"{documents} are version {report.version} ({changes}): {report.columns} columns, "
+            f"version {report.version} has {documents} ({changes}): {report.columns} columns, "
             f"{report.index_bytes / 1e6:.1f} MB of index on every server"
         )
 
@@ -233,10 +234,11 @@ def owner_status(
         evidence = owner.profile.evidence()
         equivocations = owner.profile.equivocations()
     manifest = None if signed is None else signed.manifest
+    n_docs = 0 if manifest is None else sum(group.n_docs for group in manifest.groups)
     fields = {
         "name": name,
         "version": 0 if manifest is None else manifest.version,
-        "documents": 0 if manifest is None else sum(g.n_docs for g in manifest.groups),
+        "documents": n_docs,
         "expires_at": expires_at,
         "timestamp_key": "" if manifest is None else manifest.timestamp_key.hex(),
         "created_at": 0 if manifest is None else manifest.created_at,
@@ -255,14 +257,14 @@ def owner_status(
         made = datetime.fromtimestamp(manifest.created_at, UTC)
         out(
             f"{name}: version {manifest.version} of {made:%Y-%m-%d %H:%M} UTC, "
-            f"{fields['documents']} documents, until {until}"
+            f"{counted(n_docs, 'document')}, until {until}"
         )
     for group in groups:
         policy = safe(group.policy) or "every member"
         out(
-            f"{policy}: {group.documents} documents, {group.deleted} deleted and not erased, "
-            f"{group.segments} segments, {group.bytes / 1e6:.1f} MB of index; compacting saves "
-            f"{group.compact_saves_bytes / 1e6:.1f} MB"
+            f"{policy}: {counted(group.documents, 'document')}, {group.deleted} deleted and not "
+            f"erased, {counted(group.segments, 'segment')}, {group.bytes / 1e6:.1f} MB of index; "
+            f"compacting saves {group.compact_saves_bytes / 1e6:.1f} MB"
         )
     if problem:
         note(problem)
@@ -381,6 +383,7 @@ class SearchOptions:
     max_records: int | None
     explain: bool
     accept_expired: bool
+    privacy: str = "balanced"
 
 
 def run_search(
@@ -399,7 +402,11 @@ def run_search(
         accept_expired=options.accept_expired,
     ) as searcher:
         result = searcher.search(
-            options.query, options.k, offset=options.offset, max_records=options.max_records
+            options.query,
+            options.k,
+            offset=options.offset,
+            max_records=options.max_records,
+            privacy=options.privacy,
         )
     if as_json:
         print_json(result.to_json())
@@ -424,7 +431,7 @@ def _show(result: SearchResult, *, explain: bool) -> None:
         if server.status not in ("ok", "unused"):
             note(f"server {server.id} {server.address} {server.status}: {server.reason}")
     note(
-        f"{len(result.hits)} of {result.n_docs} documents, version {result.version}, "
+        f"{len(result.hits)} of {counted(result.n_docs, 'document')}, version {result.version}, "
         f"{'exact' if result.exact else 'NOT exact'}, every row verified; what the servers learned:"
     )
     for sentence in result.learned:
@@ -433,7 +440,14 @@ def _show(result: SearchResult, *, explain: bool) -> None:
         for server in result.servers:
             note(f"server {server.id} {server.address}: {server.status}")
         parts = ", ".join(f"{name} {ms:.1f}" for name, ms in result.timings_ms.items())
-        note(f"{result.records_fetched} records, {result.rounds} rounds; ms: {parts}")
+        n_records, n_rounds = result.records_fetched, result.rounds
+        note(f"{counted(n_records, 'record')}, {counted(n_rounds, 'round')}; ms: {parts}")
+        if result.blocks_opened:
+            note(
+                f"{counted(result.blocks_opened, 'block')} opened in "
+                f"{counted(result.score_waits, 'wait')}; cells read: "
+                f"{100 * result.cells_share:.1f} % of those of all documents"
+            )
         note(f"{result.bytes_sent} bytes sent, {result.bytes_received} received")
 
 

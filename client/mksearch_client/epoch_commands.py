@@ -41,7 +41,7 @@ def revoke(
 
     from mksearch_client.admin import Admin
     from mksearch_client.commands import progress_bar
-    from mksearch_client.outputs import out
+    from mksearch_client.outputs import counted, out
     from mksearch_client.owner import Owner
     from mksearch_client.terminal import print_json
 
@@ -77,8 +77,10 @@ def revoke(
             }
         )
         return
-    out(f"epoch {epoch} began with version {signed.manifest.version}; {len(gone)} users are out")
-    out(f"{len(after.members)} members enrol in it by themselves with their next search")
+    n_gone = counted(len(gone), "user")
+    out(f"epoch {epoch} began with version {signed.manifest.version}, without {n_gone}")
+    n_members = counted(len(after.members), "member")
+    out(f"to enrol in it by themselves with their next search: {n_members}")
     if and_rotate:
         out(f"all groups are of epoch {epoch} since version {signed.manifest.version}")
     else:

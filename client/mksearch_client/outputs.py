@@ -37,6 +37,11 @@ def out(text: str) -> None:
     print(safe(text))
 
 
+def counted(n: int, noun: str) -> str:
+    """Give "1 document", "2 documents"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def note(text: str) -> None:
     """Print one safe line on standard error."""
     print(safe(text), file=sys.stderr)

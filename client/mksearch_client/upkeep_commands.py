@@ -56,7 +56,7 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Delete documents: no search finds them any more; compact erases their bytes."""
-    from mksearch_client.outputs import out
+    from mksearch_client.outputs import counted, out
 
     with _at_work(profile, passphrase_file, timeout) as (owner, progress):
         signed = owner.delete(ids, progress=progress)
@@ -64,7 +64,7 @@ def delete(
     if as_json:
         print_json({"deleted": deleted, "version": signed.manifest.version})
         return
-    out(f"{len(deleted)} documents are gone from version {signed.manifest.version}")
+    out(f"deleted {counted(len(deleted), 'document')}: version {signed.manifest.version}")
 
 
 def compact(
@@ -78,7 +78,7 @@ def compact(
     as_json: Json = False,
 ) -> None:
     """Merge segments under new keys and erase what was deleted; searches go on."""
-    from mksearch_client.outputs import out
+    from mksearch_client.outputs import counted, out
 
     with _at_work(profile, passphrase_file, timeout) as (owner, progress):
         report = owner.compact(tiered=tiered, dry_run=dry_run, progress=progress)
@@ -91,7 +91,8 @@ def compact(
         group = f"under {safe(merge.policy)}" if merge.policy else "of every member"
         verb = "would become" if dry_run else "became"
         out(
-            f"{merge.segments} segments {group} {verb} one: {merge.documents} documents, "
+            f"{counted(merge.segments, 'segment')} {group} {verb} one: "
+            f"{counted(merge.documents, 'document')}, "
             f"{merge.erased} erased, {merge.read_bytes / 1e6:.1f} MB of index {verb} "
             f"about {merge.written_bytes / 1e6:.1f} MB on every server"
         )
