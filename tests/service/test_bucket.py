@@ -331,6 +331,43 @@ def test_a_connection_that_is_cut_stores_nothing_by_half(
     assert all(_whole(server, name) for name in listed)
 
 
+def test_an_upload_to_a_bucket_that_goes_away_is_completed_by_the_next(
+    service: Service,
+    tmp_path: Path,
+    versions: tuple[LocalCollection, LocalCollection],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mksearch_server.bucket._RETRIES", 0)
+    old, _ = versions
+    is_cut = False
+
+    def cut(_n_bytes: int, piece: bytes) -> list[bytes] | None:
+        return None if is_cut else [piece]
+
+    with relaying_bytes(service.endpoint.removeprefix("http://"), cut) as relay:
+        made = Bucketed(service, tmp_path / "away", old, endpoint=f"http://{relay.address}")
+        manifest_hash = made.server.propose(old.publication.signed.encode())
+        missing = made.server.missing(manifest_hash)
+
+        def put(name: bytes) -> None:
+            made.server.put(manifest_hash, name, old.publication.chunks(name))
+            made.server.commit()
+
+        is_cut = True
+        for name in missing:
+            with pytest.raises(StorageError, match="does not answer"):
+                put(name)
+        with pytest.raises(StorageError, match="does not answer"):
+            made.server.activate(manifest_hash)
+        assert made.server.version == 0
+        assert not list(made.cache.glob("*/.partial-*"))
+        is_cut = False
+        upload(old.publication, made.server)
+    assert made.server.version == 1
+    assert made.names() == {name.hex() for name in _listed(old)}
+    made.server.close()
+
+
 def test_a_scrub_names_what_is_wrong_in_the_bucket_and_in_the_cache(
     bucketed: Bucketed, versions: tuple[LocalCollection, LocalCollection]
 ) -> None:
@@ -362,20 +399,19 @@ def test_a_scrub_names_what_is_wrong_in_the_bucket_and_in_the_cache(
         assert damages() == []
 
 
-def test_servers_with_buckets_publish_search_verify_restart_and_are_repaired(
+def test_a_server_with_a_bucket_is_published_to_searched_proved_and_repaired(
     service: Service, tmp_path: Path
 ) -> None:
     with serving(tmp_path, engine="numpy") as fleet:
-        for server in fleet:
-            server.stop()
-            with server.config.open("a") as file:
-                file.write(service.table(f"fleet-{server.id}"))
+        server = fleet[3]
+        server.kill()
+        with server.config.open("a") as file:
+            file.write(service.table("fleet-3"))
         fleet.start()
         collection = Published(fleet, claim(fleet, tmp_path / "profile"), tmp_path, ())
         collection.publish(SMALL.documents[:60])
         with collection.searcher() as searcher:
             collection.require_right(searcher.search(QUERIES[0], K))
-        server = fleet[3]
         assert server.command("verify").json["verified"] is True
         assert not list((server.data / "segments").iterdir())
 

@@ -72,7 +72,7 @@ def test_a_client_that_hands_over_a_newer_version_has_it_fetched_at_once(
     _follow(laggard, [collection.fleet[1].address, collection.fleet[2].address], 86_400)
     laggard.restart()
     laggard.suspend()
-    report = collection.publish(OTHER, timeout_s=2.0)
+    report = collection.publish(OTHER, timeout_s=1.0)
     laggard.resume()
     assert min(collection.versions()) < report.version
     # With one of the others away, a search needs the laggard.
@@ -126,7 +126,7 @@ def test_a_renewal_by_the_timestamp_key_brings_laggards_along(
     laggard.restart()
     _until(lambda: len(set(collection.versions())) == 1, laggard.log)
     laggard.suspend()
-    report = collection.publish(OTHER, timeout_s=2.0)
+    report = collection.publish(OTHER, timeout_s=1.0)
     laggard.resume()
     assert min(collection.versions()) < report.version
 
