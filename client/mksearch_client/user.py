@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from mksearch.errors import CredentialRefused, ManifestRefused, ParameterError, 
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection
 from mksearch_client.client_files import GivenFiles
-from mksearch_client.profile_folder import default_profile, read_passphrase
+from mksearch_client.profile_folder import ServerEntry, default_profile, read_passphrase
 from mksearch_client.sharing import agree_on_token, collect_key
 from mksearch_client.user_profile import Card, UserProfile
 from mksearch_client.versions import newest_manifest
@@ -190,6 +190,9 @@ class User:
                     seen=profile.highest_seen(),
                     on_rivals=profile.keep_equivocation,
                 )
+                profile.follow(newest.manifest)
+                addresses = {entry.id: entry.address for entry in profile.servers.values()}
+                _dial_others(connections, profile.servers, random, self._timeout_s)
                 access = newest.manifest.access
                 keys = None if access is None else access.verification_keys
                 if access is None or keys is None:
@@ -252,6 +255,22 @@ class User:
             expires_at=credential.expires_at,
             expired=self._clock() > credential.expires_at,
         )
+
+
+def _dial_others(
+    connections: dict[int, AuthorityConnection],
+    servers: Mapping[int, ServerEntry],
+    random: RandomSource,
+    timeout_s: float,
+) -> None:
+    """Dial the servers that a version names and nobody has dialled."""
+    for server, entry in servers.items():
+        held = connections.get(server)
+        if held is not None and held.entry == entry:
+            continue
+        if held is not None:
+            held.close()
+        connections[server] = AuthorityConnection(entry, random, timeout_s)
 
 
 def _texts(attributes: Sequence[str] | None) -> tuple[str, ...]:
