@@ -15,7 +15,15 @@ from mksearch.access.credential import SignedCredential, printed
 from mksearch.access.enrolment import open_credential
 from mksearch.access.keys import AttributeKey
 from mksearch.crypto.randomness import RandomSource, SystemRandom
-from mksearch.errors import CredentialRefused, ManifestRefused, ParameterError, ProfileError
+from mksearch.errors import (
+    AnswerRefused,
+    CredentialRefused,
+    ManifestRefused,
+    NotEnoughAnswers,
+    ParameterError,
+    ProfileError,
+)
+from mksearch.index.manifest import SignedManifest
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection
 from mksearch_client.client_files import GivenFiles
@@ -179,20 +187,10 @@ class User:
             entry.id: AuthorityConnection(entry, random, self._timeout_s)
             for entry in profile.servers.values()
         }
-        addresses = {entry.id: entry.address for entry in profile.servers.values()}
         try:
             with ThreadPoolExecutor(len(connections), "servers") as pool:
-                newest = newest_manifest(
-                    Servers(connections, addresses, pool),
-                    owner_key=profile.owner_key,
-                    collection=profile.collection,
-                    quorum=profile.quorum,
-                    seen=profile.highest_seen(),
-                    on_rivals=profile.keep_equivocation,
-                )
-                profile.follow(newest.manifest)
+                newest = self._newest(connections, random, pool)
                 addresses = {entry.id: entry.address for entry in profile.servers.values()}
-                _dial_others(connections, profile.servers, random, self._timeout_s)
                 access = newest.manifest.access
                 keys = None if access is None else access.verification_keys
                 if access is None or keys is None:
@@ -227,6 +225,38 @@ class User:
         finally:
             for connection in connections.values():
                 connection.close()
+
+    def _newest(
+        self,
+        connections: dict[int, AuthorityConnection],
+        random: RandomSource,
+        pool: ThreadPoolExecutor,
+    ) -> SignedManifest:
+        """Return the newest version; ``connections`` lead to the servers that it names (15.2)."""
+        profile = self.profile
+        while True:
+            shown: list[SignedManifest] = []
+            addresses = {entry.id: entry.address for entry in profile.servers.values()}
+            newest = None
+            try:
+                newest = newest_manifest(
+                    Servers(connections, addresses, pool),
+                    owner_key=profile.owner_key,
+                    collection=profile.collection,
+                    quorum=profile.quorum,
+                    seen=profile.highest_seen(),
+                    on_rivals=profile.keep_equivocation,
+                    on_shown=shown.append,
+                )
+            except (NotEnoughAnswers, AnswerRefused):
+                named = max(shown, key=lambda one: one.manifest.version, default=None)
+                if named is None or not profile.follow(named.manifest):
+                    raise
+            if newest is not None:
+                profile.follow(newest.manifest)
+            _dial_others(connections, profile.servers, random, self._timeout_s)
+            if newest is not None:
+                return newest
 
     def whoami(self) -> Whoami:
         """Say who this profile is and what it may.

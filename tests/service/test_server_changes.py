@@ -48,7 +48,7 @@ def stage(tmp_path: Path) -> Iterator[GrpcStage]:
 
 def card_of(server: GrpcServer, **changes: object) -> Path:
     """Write the card of a server as its operator does."""
-    path = server.folder / "card"
+    path = server.folder / f"card-{len([*server.folder.glob('card-*')])}"
     fields = json.loads(server_card(server.folder, server.id, server.address, "")) | changes
     path.write_text(json.dumps(fields))
     return path
@@ -68,7 +68,7 @@ def replace(stage: GrpcStage, place: int, new: GrpcServer) -> server_changes.Ser
         return owner.replace_server(place, card(new))
 
 
-def change(stage: GrpcStage, place: int | None, path: Path) -> None:
+def attempt(stage: GrpcStage, place: int | None, path: Path) -> None:
     read = ServerCard.read(path)
     with owner_of(stage) as owner:
         owner.add_server(read) if place is None else owner.replace_server(place, read)
@@ -355,7 +355,7 @@ def test_cards_that_do_not_fit_are_refused_with_a_reason_and_nothing_changes(
         (2, stage.folder / "nothing", InputError, "cannot be read"),
     ):
         with pytest.raises(error, match=message) as caught:
-            change(stage, place, path)
+            attempt(stage, place, path)
         assert caught.value.cure, message
         assert "\n" not in str(caught.value)
     assert stage.owner.profile.highest_seen() == before
