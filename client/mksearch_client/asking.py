@@ -48,7 +48,8 @@ class Servers(Generic[_C]):
             addresses: for the reports.
             pool: threads that wait for servers.
             hedge_s: seconds without an answer after which one more server is asked.
-            distrusted: servers that lied before, asked only where the others are not enough.
+            distrusted: servers that lied before, or still owe an answer; asked only where the
+                others are not enough.
         """
         self.connections = dict(sorted(connections.items()))
         self.reports = {

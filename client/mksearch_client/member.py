@@ -226,13 +226,19 @@ class Searcher(searching.Searcher):
 
     @property
     def _distrusted(self) -> set[int]:
-        """Servers that this profile holds evidence against, and not against one before them."""
+        """Servers that this profile holds evidence against, and those that owe an earlier answer.
+
+        Evidence against a server that was replaced is not held against the one in its place.
+        """
         servers = self._profile.servers
-        return {
+        lied = {
             evidence.server
             for evidence in self._profile.evidence()
             if evidence.server in servers and evidence.version >= servers[evidence.server].since
         }
+        # A server that hangs costs its hedge delay once, not every search that follows.
+        hangs = {s for s, held in self._servers.items() if held.waited_s > self._hedge_s}
+        return lied | hangs
 
     def _keep_lie(self, server: int, request: ScoreRequest, answer: ScoreAnswer) -> None:
         evidence = Evidence(server, self._profile.servers[server].key, request, answer)
