@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from mksearch_client.asking import Asking, Servers
 
+_T = TypeVar("_T")
 _WAIT_S = 30.0
 
 
-class Counted(Servers[int]):
-    """Servers of which it is counted how often one was found late."""
+class Logged(Servers[int]):
+    """Servers that keep what happened, in order: whom was asked, and "late" for each silent one."""
 
-    n_late = 0
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        super().__init__({n: n for n in range(1, 6)}, {}, pool, hedge_s=0.2)
+        self.log: list[int | str] = []
+
+    def start(self, call: Callable[[int], _T], server: int) -> Future[_T]:
+        self.log.append(server)
+        return super().start(call, server)
 
     def mark_late(self, server: int) -> None:
-        self.n_late += 1
+        self.log.append("late")
         super().mark_late(server)
 
 
@@ -30,7 +39,7 @@ def test_two_servers_that_hang_cost_one_hedge_delay() -> None:
         return server
 
     with ThreadPoolExecutor(10) as pool:
-        servers = Counted({n: n for n in range(1, 6)}, {}, pool, hedge_s=0.2)
+        servers = Logged(pool)
         try:
             done = Asking(servers, ask, lambda server, _answer: answers.append(server)).until(
                 lambda: 3 - len(answers)
@@ -39,8 +48,9 @@ def test_two_servers_that_hang_cost_one_hedge_delay() -> None:
             ended.set()
     assert done
     assert sorted(answers) == [3, 4, 5]
-    # Both were found late together, once; nobody else was.
-    assert servers.n_late == 2
+    # Two are silent, so two more are asked at once, and not the second after another delay.
+    assert servers.log[:3] == [1, 2, 3]
+    assert servers.log[servers.log.index(4) + 1] == 5
     assert {s for s, report in servers.reports.items() if report.status == "ok"} == {3, 4, 5}
 
 
