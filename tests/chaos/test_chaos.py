@@ -1,4 +1,4 @@
-"""What CI runs of `./dev chaos`: a tenth of lies and kills, 2,000 mutations a target, some load."""
+"""What CI runs of `./dev chaos`: a tenth of lies and kills, 1,000 mutations a target, some load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N_KILLS = 20
 KILLS_S = 50.0
 #: A twentieth.
 N_PARTITIONS = 1
-N_MUTATIONS = int(os.environ.get("MKSEARCH_MUTATIONS", "2000"))
+N_MUTATIONS = int(os.environ.get("MKSEARCH_MUTATIONS", "1000"))
 
 
 @pytest.mark.slow
