@@ -59,14 +59,16 @@ class Fleet:
             connection.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def follow(self, manifest: Manifest) -> None:
-        """Go on with the servers that a version of the owner's names."""
+    def follow(self, manifest: Manifest) -> bool:
+        """Go on with the servers that a version of the owner's names; tell if they are others."""
         self.profile.follow(manifest)
-        if self._dialled != self.profile.servers:
-            dial_others(self.connections, self._dialled, self.profile, self._timeout_s)
-            ordered = sorted(self.connections.items())
-            self.connections.clear()
-            self.connections.update(ordered)
+        if self._dialled == self.profile.servers:
+            return False
+        dial_others(self.connections, self._dialled, self.profile, self._timeout_s)
+        ordered = sorted(self.connections.items())
+        self.connections.clear()
+        self.connections.update(ordered)
+        return True
 
     def each(self, ask: Callable[[GrpcConnection], _T]) -> dict[int, _T | MksearchError]:
         """Ask all servers at once; an error takes the place of the answer."""
@@ -109,6 +111,9 @@ class Fleet:
             if are_rivals(one, other):
                 self.profile.keep_equivocation(Equivocation.of(one, other))
         need = self.profile.quorum.threshold
+        if n_answers < need and newest is not None and self.follow(newest.manifest):
+            # This profile is from before servers were replaced: ask those who are there now.
+            return self.newest_version()
         if n_answers < need:
             reasons = [str(a) for a in answers.values() if isinstance(a, MksearchError)]
             raise NotEnoughAnswers(

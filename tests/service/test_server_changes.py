@@ -4,6 +4,7 @@ left that counts."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,6 +146,8 @@ def test_old_profiles_learn_of_the_new_servers_and_ask_them(stage: GrpcStage) ->
     lost = stage.servers[2]
     lost.stop()
     new = stage.newcomer(2)
+    copy = stage.folder / "old-owner"
+    shutil.copytree(stage.owner.profile.folder, copy)
     with stage.searcher("old") as before, Searcher(stage.owner.profile) as owners:
         assert before.search("apple").version == owners.search("apple").version
         change = replace(stage, 2, new)
@@ -154,6 +157,11 @@ def test_old_profiles_learn_of_the_new_servers_and_ask_them(stage: GrpcStage) ->
             result = searcher.search("apple")
             assert (result.version, result.verified) == (change.version, True)
             assert {report.id: report.status for report in result.servers}[2] == "ok"
+    with Owner(copy) as owner:
+        newest, statuses = owner.status()
+        assert newest is not None
+        assert newest.manifest.version == change.version
+        assert [status.status for status in statuses] == ["unreachable", "ok", "ok"]
     profile = UserProfile.open(stage.folder / "user-old")
     assert profile.servers[2].key == new.key
     with stage.searcher("old") as after:
