@@ -13,7 +13,7 @@ from tests.bench.search import timed_searches
 
 __all__ = ["measure"]
 
-N_DOCS = 65_536
+N_DOCS = 131_072
 N_SEARCHES = 20
 #: A search may take so many times what it takes with all servers, and one hedge delay.
 FACTOR_AT_MOST = 1.2
