@@ -82,6 +82,7 @@ from mksearch.index.manifest import Access, Manifest, ObjectRef, SegmentRef, Sig
 from mksearch.index.record import decode_record
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader, SegmentReader
+from mksearch.index.server_list import ListedServer, ServerList
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream, seal_stream
 from mksearch.index.tombstones import decode_parts, encode_parts
@@ -137,6 +138,7 @@ EXCEPTIONS = {
     "mksearch.index.tombstones._decode_entries": "called by decode_parts for every segment",
     "mksearch.query.group.open_lookup_parts": "open_stream, then decode_parts",
     "mksearch.index.manifest.Group.from_fields": "called by Manifest.decode for every group",
+    "mksearch.index.server_list.ServerList.from_fields": "called by Manifest.decode",
 }
 
 
@@ -396,6 +398,13 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         SignedManifest.sign(replace(one.manifest, timestamp_key=key.public), key)
         for one in (signed, sealed)
     ]
+    places = range(1, signed.manifest.quorum.n_servers + 1)
+    servers = [ListedServer(n, f"a{n}.example:7101", bytes([n]) * 32, b"", 1) for n in places]
+    changed = ServerList(tuple(servers)).changed(replace(servers[1], key=bytes(32), since=2))
+    second = [
+        replace(one.manifest, version=2, previous=signed.hash, servers=changed) for one in named
+    ]
+    named += [SignedManifest.sign(manifest, key) for manifest in second]
     reference = signed.manifest.catalogue.to_fields()
     segment = signed.manifest.groups[0].segments[0].to_fields()
 
