@@ -83,7 +83,7 @@ class SearchRounds:
     def bounds(self, asked: Sequence[Asked], quorum: Quorum, version: int) -> list[Source]:
         """Return proved bounds of every row of some segments, asked in one round."""
         rows = _AllRows(
-            self.timed("trapdoor", lambda: [make_trapdoor(a.view, a.question) for a in asked]),
+            self.timed("trapdoor", lambda: _trapdoors(asked)),
             asked,
             quorum,
             self._random,
@@ -169,6 +169,15 @@ class SearchRounds:
         if not asking.until(lambda: 1 - len(found)):
             raise self._servers.refusal("records", 0, 1)
         return found[0]
+
+
+def _trapdoors(asked: Sequence[Asked]) -> list[Trapdoor]:
+    """Return the trapdoor of each segment: one for all segments of a group."""
+    made: dict[int, Trapdoor] = {}
+    for one in asked:
+        if id(one.view) not in made:
+            made[id(one.view)] = make_trapdoor(one.view, one.question)
+    return [made[id(one.view)] for one in asked]
 
 
 def _together(work: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:

@@ -25,12 +25,14 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.index.blob_list import BlobList
+from mksearch.index.geometry import LevelGeometry
 from mksearch.index.manifest import Manifest, SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
-from mksearch.scoring.engine import Engine, keep_only, score_level
+from mksearch.scoring.cuda import LevelKey
+from mksearch.scoring.engine import Engine, keep_only, score_level, score_levels
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -38,6 +40,7 @@ __all__ = [
     "ACTIVE_STATE",
     "GRACE_S",
     "HIGHEST_STATE",
+    "SLOTS_PER_PIECE",
     "PublicationUnderWay",
     "SearchServer",
     "Upload",
@@ -53,7 +56,7 @@ _OBSOLETE = "obsolete"
 _NAME_BYTES = 32
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
-_SLOTS_PER_PIECE = 128
+SLOTS_PER_PIECE = 128
 #: Seconds that searches of the version before may end in, once another is active.
 GRACE_S = 60.0
 #: A publication that nobody continued for this long gives way to another.
@@ -574,6 +577,41 @@ class SearchServer:
         Raises:
             ParameterError: another version, an unknown segment or level, or shares out of shape.
         """
+        key, cells, geometry, vectors = self._pass_of(requests)
+        self._let_go_of_previous()
+        with _SCORING:
+            sums = score_level(self._engine, key, cells, geometry, vectors)
+        return _dealt(requests, sums)
+
+    def score_places(self, places: Sequence[Sequence[ScoreRequest]]) -> list[list[ScoreAnswer]]:
+        """Score requests for several segments, those of levels of one width in one pass.
+
+        Args:
+            places: for each its requests, as for ``score_together``.
+
+        Raises:
+            ParameterError: see ``score_together``.
+        """
+        if len(places) == 1:
+            return [self.score_together(requests) for requests in places]
+        passes = [self._pass_of(requests) for requests in places]
+        together: dict[LevelGeometry, list[int]] = {}
+        for number, (_, _, geometry, _) in enumerate(passes):
+            together.setdefault(geometry, []).append(number)
+        self._let_go_of_previous()
+        answers: list[list[ScoreAnswer]] = [[] for _ in places]
+        for geometry, numbers in together.items():
+            levels = [(key, cells, own) for key, cells, _, own in (passes[n] for n in numbers)]
+            with _SCORING:
+                found = score_levels(self._engine, levels, geometry)
+            for number, sums in zip(numbers, found, strict=True):
+                answers[number] = _dealt(places[number], sums)
+        return answers
+
+    def _pass_of(
+        self, requests: Sequence[ScoreRequest]
+    ) -> tuple[LevelKey, NDArray[np.uint16], LevelGeometry, NDArray[np.uint16]]:
+        """Prove requests for one place; return its key, cells and panels, and all their shares."""
         first = requests[0]
         self.width(first.version, first.segment, first.level)
         segment = self._served_segment(first.version, first.segment)
@@ -584,18 +622,8 @@ class SearchServer:
         if len({array.shape[1:] for array in shares}) != 1:
             raise ParameterError("query shares have different numbers of columns")
         geometry = segment.header.layout.levels[first.level]
-        self._let_go_of_previous()
         key = first.segment, first.level
-        with _SCORING:
-            sums = score_level(
-                self._engine, key, segment.level(first.level), geometry, np.concatenate(shares)
-            )
-        answers = []
-        at = 0
-        for request in requests:
-            answers.append(ScoreAnswer(request.query_id, sums[at : at + len(request.shares)]))
-            at += len(request.shares)
-        return answers
+        return key, segment.level(first.level), geometry, np.concatenate(shares)
 
     def records(self, request: RecordRequest) -> RecordAnswer:
         """Return record slots by number.
@@ -613,9 +641,9 @@ class SearchServer:
         """
         slots = self._slots_for(request)
         wanted = request.slots
-        starts = range(0, max(1, len(wanted)), _SLOTS_PER_PIECE)
+        starts = range(0, max(1, len(wanted)), SLOTS_PER_PIECE)
         return (
-            RecordAnswer(np.array(slots[wanted[start : start + _SLOTS_PER_PIECE]]))
+            RecordAnswer(np.array(slots[wanted[start : start + SLOTS_PER_PIECE]]))
             for start in starts
         )
 
@@ -690,3 +718,12 @@ class SearchServer:
 
     def _served_segment(self, version: int, name: bytes) -> SegmentReader:
         return self._segment_of(self._served(version), name)
+
+
+def _dealt(requests: Sequence[ScoreRequest], sums: NDArray[np.uint16]) -> list[ScoreAnswer]:
+    """Return to each request the sums of its vectors: uint16 (vectors of all, rows, tables)."""
+    ends = np.cumsum([len(request.shares) for request in requests])
+    parts = np.split(sums, ends[:-1])
+    return [
+        ScoreAnswer(request.query_id, part) for request, part in zip(requests, parts, strict=True)
+    ]
