@@ -75,7 +75,9 @@ class HeldSegment:
     @cached_property
     def live_postings(self) -> Postings:
         """Term frequencies of the rows that have a live document."""
-        return self.part.postings.take(np.flatnonzero(self.live_rows))
+        rows = np.flatnonzero(self.live_rows)
+        postings = self.part.postings
+        return postings if len(rows) == len(postings) else postings.take(rows)
 
     def document_postings(self) -> Postings:
         """Return the term frequencies of the live documents, one row a document."""
