@@ -57,7 +57,11 @@ _INTERRUPTED = 130
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Privacy = Annotated[
-    str, typer.Option(help="balanced: servers see permuted record numbers; full and fast later.")
+    str,
+    typer.Option(
+        help="balanced: servers see permuted record numbers; fast: a search shows blocks as well; "
+        "full: later."
+    ),
 ]
 
 
@@ -260,10 +264,11 @@ def search(
     """Ask the collection; only a proved answer is shown."""
     from mksearch_client.commands import SearchOptions, run_search
 
-    _require_balanced(privacy)
+    if privacy != "fast":
+        _require_balanced(privacy)
     if traffic is not None:
         raise ParameterError(f"--traffic is not part of version {__version__}", cure="leave it out")
-    options = SearchOptions(query, k, offset, max_records, explain, accept_expired)
+    options = SearchOptions(query, k, offset, max_records, explain, accept_expired, privacy)
     run_search(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 
 
