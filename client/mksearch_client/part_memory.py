@@ -9,7 +9,7 @@ what is not there, damaged or of another release is fetched from the servers aga
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -114,7 +114,7 @@ class _Texts(Sequence[str]):
 def _encode(part: CataloguePart, ref: ObjectRef) -> bytes:
     postings, statistics = part.postings, part.statistics
     tfs = postings.tfs.astype(np.min_scalar_type(int(postings.tfs.max(initial=0))))
-    columns: list[bytes | memoryview] = []
+    columns: list[bytes] = []
     for texts in (part.ids, part.titles, part.snippets):
         columns += [_little([len(text) for text in texts], "<u4"), "".join(texts).encode()]
     columns += [
@@ -138,8 +138,8 @@ def _encode(part: CataloguePart, ref: ObjectRef) -> bytes:
     return b"".join([len(head).to_bytes(_LENGTH_BYTES, "big"), head, *columns])
 
 
-def _little(values: Collection[int] | NDArray[np.integer], dtype: str) -> memoryview:
-    return memoryview(np.ascontiguousarray(values, dtype).view(np.uint8))
+def _little(values: Sequence[int] | NDArray[np.integer], dtype: str) -> bytes:
+    return np.asarray(values, dtype).tobytes()
 
 
 def _decode(content: bytes, ref: ObjectRef) -> CataloguePart | None:

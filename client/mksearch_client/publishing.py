@@ -328,12 +328,12 @@ class Publisher:
             )
             return _sealed_as(group, held.group), catalogue
         segments = list(changed.kept)
-        listed = dict(BlobList.decode(source.fetch(held.group.blobs)).blobs)
+        gone: list[bytes] = []
+        listed: dict[bytes, int] = {}
         for at, lookup in zip(changed.merged, left, strict=True):
-            for raw in lookup.raw().values():
-                listed.pop(Lookup.blob_of(raw)[0], None)
-            listed.pop(held.segments[at].lookup.part.id, None)
-            listed.pop(catalogue.parts[held.segments[at].ref.salt].id, None)
+            gone += [Lookup.blob_of(raw)[0] for raw in lookup.raw().values()]
+            gone.append(held.segments[at].lookup.part.id)
+            gone.append(catalogue.parts[held.segments[at].ref.salt].id)
         catalogue = catalogue.without(held.segments[at].ref.salt for at in changed.merged)
         n_dedicated = changed.n_dedicated
         if fresh is not None:
@@ -359,7 +359,7 @@ class Publisher:
             dictionary,
             tuple(segment.ref for segment in segments),
             self._write_section(folder, "lookup", places),
-            BlobList.of(listed.items()),
+            BlobList.decode(source.fetch(held.group.blobs)).changed(gone, listed.items()),
             folder,
         )
         return _sealed_as(group, held.group), catalogue

@@ -34,6 +34,7 @@ from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreReq
 from mksearch.params import BLOCKS_MAX, MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.cuda import LevelKey
 from mksearch.scoring.engine import Engine, keep_only, score_blocks, score_level, score_levels
+from mksearch_server.listing import Listing
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -76,16 +77,21 @@ class PublicationUnderWay(StorageError):
 class _Proposal:
     """A signed version on its way in, and everything that it consists of."""
 
-    def __init__(self, signed: SignedManifest, store: ObjectStore, *, is_draft: bool) -> None:
+    def __init__(
+        self,
+        signed: SignedManifest,
+        store: ObjectStore,
+        *,
+        is_draft: bool,
+        held: Listing | None = None,
+    ) -> None:
         self.signed = signed
         self.is_draft = is_draft
-        manifest = signed.manifest
         self._store = store
-        self.segments = {segment.id for segment in manifest.segments()}
-        self._blob_lists = {group.blobs.id for group in manifest.groups}
-        self.listed = {segment.id: segment.size for segment in manifest.segments()}
-        self.listed |= {reference.id: reference.size for reference in manifest.objects()}
-        for name in self._blob_lists:
+        #: What is surely here: of the version that is served.
+        self._held = held
+        self.listing = Listing(signed.manifest)
+        for name in self.listing.list_names:
             self.stored(name)
         self.touch()
 
@@ -99,8 +105,14 @@ class _Proposal:
 
     def stored(self, name: bytes) -> None:
         """Learn the blobs that belong to the version once their list is here."""
-        if name in self._blob_lists and self._store.has(name):
-            self.listed |= dict(BlobList.decode(self._store.read_whole(name)).blobs)
+        if name in self.listing.list_names and self._store.has(name):
+            self.listing.add_list(name, BlobList.decode(self._store.read_whole(name)))
+
+    def missing(self) -> list[bytes]:
+        """Return the names of what is not here."""
+        named = self.listing.named
+        blobs = [name for name in self.listing.beyond(self._held) if name not in named]
+        return self._store.lacking([*named, *blobs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +168,7 @@ class Upload:
         self._writer.close()
 
     def _verify(self, data: NDArray[np.uint8]) -> None:
-        if self._name in self._proposal.segments:
+        if self._name in self._proposal.listing.segments:
             segment = SegmentReader(data)
             segment.verify()
             found = segment.id
@@ -205,6 +217,8 @@ class SearchServer:
         self._engine = engine
         self._collection = collection
         self._proposed: _Proposal | None = None
+        #: What the active version lists, once all of it was seen to be here.
+        self._held: Listing | None = None
         self._active: SignedManifest | None = None
         self._grace_s = grace_s
         self._segments: Mapping[bytes, SegmentReader] = {}
@@ -257,7 +271,7 @@ class SearchServer:
                 f"version {running.signed.manifest.version} is being published by another process",
                 cure=f"wait until it ends, or {LEASE_S} s after it stopped, and publish again",
             )
-        self._proposed = _Proposal(signed, self._store, is_draft=is_draft)
+        self._proposed = _Proposal(signed, self._store, is_draft=is_draft, held=self._held)
         return signed.hash
 
     def _read_proposal(self, data: bytes, collection: bytes | None) -> tuple[SignedManifest, bool]:
@@ -283,7 +297,7 @@ class SearchServer:
         Raises:
             StorageError: no such proposal.
         """
-        return self._store.lacking(self._proposal(manifest_hash).listed)
+        return self._proposal(manifest_hash).missing()
 
     def size(self, manifest_hash: bytes, name: bytes) -> int:
         """Return the size in bytes of an object that a proposed manifest lists.
@@ -291,7 +305,7 @@ class SearchServer:
         Raises:
             StorageError: no such proposal, or not listed.
         """
-        size = self._proposal(manifest_hash).listed.get(name)
+        size = self._proposal(manifest_hash).listing.size(name)
         if size is None:
             raise StorageError(f"object {name.hex()[:16]} is in no manifest that the owner signed")
         return size
@@ -329,7 +343,7 @@ class SearchServer:
         if self._store.has(name):
             # Anybody may announce the active version again, and must not fill the disk with it.
             raise StorageError(f"object {name.hex()[:16]} is stored here already")
-        is_segment = name in proposal.segments
+        is_segment = name in proposal.listing.segments
         return Upload(proposal, name, self._store.begin(name, size, is_segment=is_segment))
 
     def put_whole(self, manifest_hash: bytes, objects: Iterable[bytes]) -> None:
@@ -345,7 +359,7 @@ class SearchServer:
         proposal = self._proposal(manifest_hash)
         whole = {sha256(data): data for data in objects}
         for name, data in whole.items():
-            if proposal.listed.get(name) != len(data):
+            if proposal.listing.size(name) != len(data):
                 raise StorageError(
                     f"object {name.hex()[:16]} is in no manifest that the owner signed"
                 )
@@ -388,13 +402,15 @@ class SearchServer:
             )
         segments = self._open_segments(signed)
         # First: what is noted and still listed is never erased, what is not noted never either.
-        self._note_obsolete(self._listed(self._active) - proposal.listed.keys())
+        before = self._listing
+        self._note_obsolete(set() if before is None else set(before.beyond(proposal.listing)))
         self._store.write_states(
             {ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None, _RENEWAL: None}
         )
         self._keep_previous(signed)
         self._segments, self._active, self._renewal = segments, signed, None
         self._proposed = self._highest = None
+        self._held = proposal.listing
         self._let_go()
         return signed.manifest.version
 
@@ -456,11 +472,12 @@ class SearchServer:
             with _SCORING:
                 keep_only(self._engine, set(self._segments))
 
-    def _listed(self, signed: SignedManifest | None) -> set[bytes]:
-        """Return the names of everything that a version consists of."""
-        return (
-            set() if signed is None else set(_Proposal(signed, self._store, is_draft=False).listed)
-        )
+    @property
+    def _listing(self) -> Listing | None:
+        """Everything that the active version consists of, None before the first."""
+        if self._held is None and self._active is not None:
+            return _Proposal(self._active, self._store, is_draft=False).listing
+        return self._held
 
     def _note_obsolete(self, names: set[bytes]) -> None:
         if not names <= self._obsolete:
@@ -486,11 +503,11 @@ class SearchServer:
         if not self.may_sweep:
             return 0
         self._previous = None
-        kept = self._listed(self._active)
+        active = self._listing
+        erased = self._obsolete if active is None else active.drop_from(self._obsolete)
         if self._proposed is not None:
             # A document may come back, and its publisher counts on what was here.
-            kept |= self._proposed.listed.keys()
-        erased = self._obsolete - kept
+            erased = self._proposed.listing.drop_from(erased)
         self._store.erase(erased)
         self._write_obsolete(set())
         return len(erased)

@@ -319,7 +319,7 @@ def _index_targets(folder: Path) -> list[Target]:
         Target(
             "blob list",
             BlobList.decode,
-            [stored(group.blobs.id), BlobList(()).encode()],
+            [stored(group.blobs.id), BlobList.of(()).encode()],
             mutate_bytes,
             _covers(BlobList.decode),
             BlobList.encode,
