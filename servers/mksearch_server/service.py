@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
+from itertools import chain, islice, starmap
 from typing import Any, TypeVar
 
 import grpc
@@ -20,7 +21,7 @@ from mksearch import __version__
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import MksearchError, ParameterError, StorageError
-from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.messages import RecordAnswer, ScoreAnswer, ScoreRequest
 from mksearch.scoring.engine import Engine, vectors_at_once
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
@@ -34,7 +35,7 @@ from mksearch_server.gate import QueryGate, reason_of
 from mksearch_server.identity import Claim, ServerIdentity
 from mksearch_server.log import log_event, log_fault
 from mksearch_server.metrics import Metrics
-from mksearch_server.search_server import SearchServer, Upload
+from mksearch_server.search_server import SLOTS_PER_PIECE, SearchServer, Upload
 from mksearch_server.sending import Sending
 from mksearch_server.status import BusyError
 from mksearch_server.store import ObjectStore
@@ -246,16 +247,23 @@ class Runtime:
                 self.gate.forget(request)
             raise
 
-    def _score(self, requests: Sequence[ScoreRequest]) -> list[tuple[ScoreAnswer, bytes]]:
+    def _score(
+        self, places: Sequence[Sequence[ScoreRequest]]
+    ) -> list[list[tuple[ScoreAnswer, bytes]]]:
+        """Score and sign requests, those of each place together."""
         began_s = time.monotonic()
-        answers = self.search.score_together(requests)
         signer = self.identity.signer
-        signed = [
-            (answer, signer.score(request, answer))
-            for request, answer in zip(requests, answers, strict=True)
-        ]
-        n_rows = sum(answer.sums.shape[1] for answer in answers)
-        n_bytes = 2 * answers[0].sums.shape[1] * requests[0].shares.shape[1]
+        signed = []
+        n_rows = n_bytes = 0
+        for requests, answers in zip(places, self.search.score_places(places), strict=True):
+            signed.append(
+                [
+                    (answer, signer.score(request, answer))
+                    for request, answer in zip(requests, answers, strict=True)
+                ]
+            )
+            n_rows += sum(answer.sums.shape[1] for answer in answers)
+            n_bytes += 2 * answers[0].sums.shape[1] * requests[0].shares.shape[1]
         self.metrics.pass_ended(time.monotonic() - began_s, n_rows, n_bytes)
         return signed
 
@@ -300,6 +308,14 @@ def _whole(
 ) -> ScoreRequest:
     """Return a request that has come; raise FormatError if it is not whole."""
     return convert.score_request(head, gathering.elements(shape))
+
+
+def _all_of(pieces: Iterator[RecordAnswer]) -> list[RecordAnswer]:
+    return list(pieces)
+
+
+def _next_of(pieces: Iterator[RecordAnswer]) -> list[RecordAnswer]:
+    return list(islice(pieces, 1))
 
 
 def require_nonce(nonce: bytes) -> bytes:
@@ -353,10 +369,11 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 requests = await self._score_requests(messages)
             sending = self._runtime.sending
             sending.require_room()
-            for answer, signature in await self._runtime.score(requests):
-                responses = convert.score_answer_messages(answer, signature)
-                async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
-                    yield response
+            answers = await self._runtime.score(requests)
+            n_bytes = 2 * sum(answer.sums.nbytes for answer, _ in answers)
+            responses = chain.from_iterable(starmap(convert.score_answer_messages, answers))
+            async for response in sending.send(context, n_bytes, convert.packed(responses)):
+                yield response
         except Exception as error:  # noqa: BLE001
             self._refuse("Score", context, error)
 
@@ -372,22 +389,23 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
         """
         found: list[tuple[bytes, ScoreRequest]] = []
         head, gathering, shape, search_key = None, None, (0, 0), b""
-        async for message in messages:
-            if head is not None and gathering is not None and message.HasField("head"):
-                found.append((search_key, _whole(head, gathering, shape)))
-                gathering = None
-            if gathering is None:
-                if len(found) == convert.REQUESTS_MAX:
-                    raise ParameterError(f"over {len(found)} score requests came at once")
-                head = convert.score_head(message.head)
-                search_key = self._runtime.search.search_key(head.version, head.segment)
-                self._runtime.gate.require_current(search_key, convert.ticket(head))
-                place = head.version, head.segment, head.level
-                self._runtime.search.require_blocks(*place, head.blocks)
-                width = self._runtime.search.width(*place)
-                shape = (head.n_vectors, width)
-                gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
-            gathering.add(message.shares)
+        async for received in messages:
+            for message in convert.unpacked(received):
+                if head is not None and gathering is not None and message.HasField("head"):
+                    found.append((search_key, _whole(head, gathering, shape)))
+                    gathering = None
+                if gathering is None:
+                    if len(found) == convert.REQUESTS_MAX:
+                        raise ParameterError(f"over {len(found)} score requests came at once")
+                    head = convert.score_head(message.head)
+                    search_key = self._runtime.search.search_key(head.version, head.segment)
+                    self._runtime.gate.require_current(search_key, convert.ticket(head))
+                    place = head.version, head.segment, head.level
+                    self._runtime.search.require_blocks(*place, head.blocks)
+                    width = self._runtime.search.width(*place)
+                    shape = (head.n_vectors, width)
+                    gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
+                gathering.add(message.shares)
         if head is None or gathering is None:
             raise ParameterError("an empty score request came")
         return [*found, (search_key, _whole(head, gathering, shape))]
@@ -403,14 +421,17 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             for asked in every:
                 search_key = self._runtime.search.search_key(asked.version, asked.segment)
                 self._runtime.gate.enter(search_key, asked)
-            for asked in every:
-                pieces = self._runtime.search.record_pieces(asked)
-                while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
-                    messages = convert.record_answer_messages(piece)
-                    # Once as elements, once as a message.
-                    n_bytes = 2 * piece.elements.nbytes
-                    async for response in sending.send(context, n_bytes, messages):
-                        yield response
+            search = self._runtime.search
+            waiting = chain.from_iterable(search.record_pieces(asked) for asked in every)
+            # Few slots, as in most rounds, are copied in one visit to the disk.
+            is_few = sum(len(asked.slots) for asked in every) <= SLOTS_PER_PIECE
+            take = _all_of if is_few else _next_of
+            while pieces := await self._runtime.on_storage(take, waiting):
+                messages = chain.from_iterable(map(convert.record_answer_messages, pieces))
+                # Once as elements, once as a message.
+                n_bytes = 2 * sum(piece.elements.nbytes for piece in pieces)
+                async for response in sending.send(context, n_bytes, convert.packed(messages)):
+                    yield response
         except Exception as error:  # noqa: BLE001
             self._refuse("GetRecords", context, error)
 
