@@ -208,6 +208,11 @@ def renew_by_timestamp(
             )
             renewal = _sign(newest, file.key, int(clock()))
             data = renewal.encode()
+            for server, entry in _named(file, newest).items():
+                if server in connections:
+                    connections[server].close()
+                connections[server] = connect_to(entry, timeout_s)
+                addresses[server] = entry.address
             servers = list(connections)
             results = pool.map(
                 lambda server: _hand_over(connections[server], newest, data), servers
@@ -228,6 +233,17 @@ def renew_by_timestamp(
         for server, error in outcomes.items()
     )
     return Renewed(newest.manifest.version, renewal.expires_at, statuses)
+
+
+def _named(file: TimestampFile, newest: SignedManifest) -> dict[int, ServerEntry]:
+    """Return the servers that the newest version names and the file does not know."""
+    listed = newest.manifest.servers
+    if listed is None:
+        return {}
+    files = next((held.tls.files for held in file.servers.values() if held.tls), None)
+    entries = {one.id: ServerEntry.of(one, files) for one in listed.servers}
+    held = {server: (one.key, one.tls) for server, one in file.servers.items()}
+    return {s: one for s, one in entries.items() if held.get(s) != (one.key, one.tls)}
 
 
 def _sign(newest: SignedManifest, key: SigningKey, now_s: int) -> SignedRenewal:
