@@ -39,13 +39,13 @@ _START_SHARE: Final = 32
 #: Of the nodes, those are opened by guess whose bound is at least this share of the best bound; and
 #: later, beside blocks of documents, of the least bound among these.
 _NODE_SHARE: Final = 0.4
-_NODE_SHARE_LATER: Final = 0.5
+_NODE_SHARE_LATER: Final = 0.7
 #: Blocks of documents opened by guess, a hit wanted; at least so many.
 _BLOCKS_A_HIT: Final = 3.5
 _BLOCKS_MIN: Final = 12
 #: Passing over nodes may cost one in so many cells of level 0; where it would cost more, a search
 #: rather waits once more.
-_PASS_SHARE: Final = 4
+_PASS_SHARE: Final = 2
 #: Records of the first round beyond the hits wanted, a hit: so that one poor record among the best
 #: bounds does not spoil the cutoff.
 _SPARE_RECORDS: Final = 0.5
