@@ -25,6 +25,7 @@ from . import (
     good_search,
     members,
     queries,
+    selections,
     shares,
     signed,
     timestamps,
@@ -53,6 +54,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "shares": shares.file,
     "enrolment": enrolment.file,
     "queries": queries.file,
+    "selection": selections.file,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -72,6 +74,7 @@ def bad() -> Mapping[str, Json]:
         **bad_shares.files(),
         **bad_enrolment.files(),
         **queries.files(),
+        **selections.files(),
     }
 
 

@@ -28,7 +28,18 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, changes, enrolment, members, queries, shares, signed, slow, timestamps
+from . import (
+    access,
+    changes,
+    enrolment,
+    members,
+    queries,
+    selections,
+    shares,
+    signed,
+    slow,
+    timestamps,
+)
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -193,6 +204,7 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     **shares.FAST,
     **enrolment.FAST,
     **queries.FAST,
+    **selections.FAST,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -317,5 +329,6 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     **shares.SLOW,
     **enrolment.SLOW,
     **queries.SLOW,
+    **selections.SLOW,
 }
 """What reads each kind of bad vector with the reference."""
