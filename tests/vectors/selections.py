@@ -65,7 +65,7 @@ class _Made:
             select_groups(engine, slots, request.selectors, size)
             for engine in (NumpyEngine(), CpuEngine())
         ]
-        assert np.array_equal(*found), "engines differ"
+        assert np.array_equal(found[0], found[1]), "engines differ"
         flat = found[0].reshape(len(GROUPS), -1).astype(np.int64)
         for _, fetch, element, add in (error for error in errors if error[0] == server):
             flat[fetch, element] = (flat[fetch, element] + add) % P
