@@ -35,6 +35,7 @@ from . import (
     members,
     queries,
     selections,
+    server_lists,
     shares,
     signed,
     slow,
@@ -53,6 +54,8 @@ def base_of(name: str) -> bytes:
         return unpack_bytes(case_of(load("segment"), "small")["file"])
     if name in timestamps.BASES:
         return timestamps.stored_base(name)
+    if name in server_lists.BASES:
+        return server_lists.stored_base(name)
     if name in members.BASES:
         return bytes.fromhex(members.BASES[name](load("members")))
     file = load("stream")
@@ -219,14 +222,20 @@ def _slow_stream(case: Json) -> None:
 
 def _slow_manifest(case: Json) -> None:
     owner_key, collection = _pinned(case)
-    seen = None
+    seen = body = None
     if case["seen"]:
         file = file_of(case["seen"])
         body = manifest.read_manifest(file, owner_key, collection, 0)
         seen = body["version"], manifest.manifest_hash(file[16:-64])
     authority = bytes.fromhex(case["authority"]) if "authority" in case else None
     manifest.read_manifest(
-        file_of(case["file"]), owner_key, collection, case["now"], seen, authority=authority
+        file_of(case["file"]),
+        owner_key,
+        collection,
+        case["now"],
+        seen,
+        authority=authority,
+        before=body,
     )
 
 
