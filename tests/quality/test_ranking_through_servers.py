@@ -144,6 +144,15 @@ def test_named_blocks_give_the_same_hits_scores_and_order(searched: Searched) ->
 
 
 @pytest.mark.data
+def test_private_records_give_the_same_hits_scores_and_order(searched: Searched) -> None:
+    searcher = searched.local.searcher()
+    for query, text in list(searched.collection.queries.items())[:N_FAST]:
+        result = searcher.search(text, K, privacy="full")
+        assert result.exact
+        assert result.hits == searched.results[query].hits
+
+
+@pytest.mark.data
 def test_every_answer_is_verified_and_exact(searched: Searched) -> None:
     records = [result.records_fetched for result in searched.results.values()]
     print(
