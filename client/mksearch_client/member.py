@@ -14,7 +14,6 @@ from mksearch.errors import (
     AnswerRefused,
     CredentialRefused,
     EpochPassed,
-    MksearchError,
     NotEnoughAnswers,
     ProfileError,
 )
@@ -27,6 +26,7 @@ from mksearch_client import searching
 from mksearch_client.asking import Servers
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.fetching import Connection, first_good, read_object
+from mksearch_client.handing_on import hand_on
 from mksearch_client.keyring import EnrolledRing, KeyRing, OwnerRing
 from mksearch_client.opening import OpenVersion
 from mksearch_client.profile import Profile, is_user_profile
@@ -370,20 +370,13 @@ class Searcher(searching.Searcher):
         return super()._open(servers)
 
     def _hand_on(self, lagging: Sequence[int]) -> bool:
-        """Hand the newest manifest to servers that hold all of it and serve an older one."""
+        """Hand the newest manifest to servers that serve an older one; tell whether one took it."""
         seen = self.seen
         if seen is None:
             return False
-        n_handed = 0
-        for server in lagging:
-            connection = self._servers[server]
-            try:
-                connection.propose(seen.encode())
-                n_handed += connection.activate(seen.hash) == seen.manifest.version
-            except MksearchError:
-                # It lacks what only a publisher can bring, or is away.
-                continue
-        return n_handed > 0
+        # All of them, whatever the first one does.
+        taken = [hand_on(self._servers[server], seen) for server in lagging]
+        return any(taken)
 
     def _enrol_anew(
         self, profile: UserProfile, servers: Servers[Connection], passed: EpochPassed

@@ -40,7 +40,7 @@ from mksearch_client.connection import GrpcConnection
 from mksearch_client.credentials import begin_epoch_if_needed, make_list, require_up_to_date
 from mksearch_client.first_pins import Pins
 from mksearch_client.fleet import Fleet
-from mksearch_client.holdings import Holdings, source_of
+from mksearch_client.holdings import Holdings, memory_of, source_of
 from mksearch_client.judging import Verdict, judge
 from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
@@ -349,7 +349,7 @@ class Owner(Upkeep, ServerChanges):
         held = holdings.held.get(policy)
         group = None if previous is None else previous.manifest.group(policy)
         named = changes.incoming | changes.unchanged
-        staying = sorted(holdings.hashes(policy).keys() - named - changes.deleted)
+        staying = holdings.hashes(policy).keys() - named - changes.deleted
         fits = previous is not None and publisher.fits(previous.manifest)
         is_other = not staying and not changes.unchanged
         if previous is not None and held is not None and fits and not is_other:
@@ -367,7 +367,7 @@ class Owner(Upkeep, ServerChanges):
         # release: all of it is made anew.
         kept: Iterable[Document] = ()
         if staying and group is not None:
-            kept = StoredDocuments(self._fleet, self.profile.keys, group).read(staying)
+            kept = StoredDocuments(self._fleet, self.profile.keys, group).read(sorted(staying))
         return publisher.prepare(
             chain((document for document in documents if document.id in named), kept),
             self._staging(),
@@ -398,6 +398,7 @@ class Owner(Upkeep, ServerChanges):
             policy=policy,
             administration=administration,
             make_list=self._list_maker(administration),
+            memory=memory_of(self.profile),
         )
 
     def _administration(

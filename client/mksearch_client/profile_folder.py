@@ -2,7 +2,8 @@
 
 ``keys`` holds the secrets, readable by the owner of the folder alone and sealed with a passphrase
 if there is one; ``profile.json`` holds what is not secret; ``manifest`` is the highest version
-seen; ``cache/`` holds sealed objects as they came; ``evidence/`` signed answers that were wrong,
+seen; ``cache/`` holds sealed objects as they came; ``parts/`` an owner's own copy of the catalogue,
+sealed as well (`part_memory`); ``evidence/`` signed answers that were wrong,
 and manifests of which only one can be.
 """
 

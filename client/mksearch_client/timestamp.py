@@ -19,12 +19,14 @@ from mksearch.errors import (
     InputError,
     MksearchError,
     NotEnoughAnswers,
+    ServerRefused,
 )
 from mksearch.index.manifest import SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, Quorum
 from mksearch_client.asking import Servers
 from mksearch_client.connection import GrpcConnection
+from mksearch_client.handing_on import hand_on
 from mksearch_client.member import connect_to
 from mksearch_client.owner_reports import ServerStatus
 from mksearch_client.profile_folder import ProfileFolder, SecretFile, ServerEntry
@@ -212,7 +214,9 @@ def renew_by_timestamp(
                 connections[server] = connect_to(entry, timeout_s)
                 addresses[server] = entry.address
             servers = list(connections)
-            results = pool.map(lambda server: _hand_over(connections[server], data), servers)
+            results = pool.map(
+                lambda server: _hand_over(connections[server], newest, data), servers
+            )
             outcomes = dict(zip(servers, results, strict=True))
     finally:
         for connection in connections.values():
@@ -252,8 +256,17 @@ def _sign(newest: SignedManifest, key: SigningKey, now_s: int) -> SignedRenewal:
     return SignedRenewal.sign(newest, now_s, key)
 
 
-def _hand_over(connection: GrpcConnection, data: bytes) -> MksearchError | None:
-    """Hand a renewal to one server; return the error that it ends with."""
+def _hand_over(
+    connection: GrpcConnection, newest: SignedManifest, data: bytes
+) -> MksearchError | None:
+    """Hand a renewal to one server, and the version if it lags; return the error it ends with."""
+    error = _renew(connection, data)
+    if isinstance(error, ServerRefused) and hand_on(connection, newest):
+        error = _renew(connection, data)
+    return error
+
+
+def _renew(connection: GrpcConnection, data: bytes) -> MksearchError | None:
     try:
         connection.renew(data)
     except MksearchError as error:

@@ -259,6 +259,12 @@ def check_config(config: _Config, as_json: _Json = False) -> None:
         found = _certificate(loaded.tls)
         fields |= found
         text += f", certificate good for {found['certificate_days']} days"
+    if loaded.s3 is not None:
+        from mksearch_server.storage import require_credentials
+
+        require_credentials(loaded.s3)
+        fields["bucket"] = loaded.s3.bucket
+        text += f", objects in bucket {loaded.s3.bucket}"
     _print(fields, text, as_json=as_json)
 
 

@@ -187,6 +187,15 @@ def _read_seed(folder: Path) -> SecretKey:
         ) from None
 
 
+def server_public_key(folder: Path) -> bytes:
+    """Return the public key, 32 bytes, of the server in ``folder``.
+
+    Raises:
+        StorageError: there is none, or it is damaged.
+    """
+    return SigningKey(_read_seed(folder)).public
+
+
 class ServerIdentity:
     """The key of a server and its claim.
 

@@ -56,6 +56,9 @@ MEANINGS = {
     "itself: wide rows cost bytes, narrow ones cost records. 10 records would be perfect. A record "
     "is read when the bound of its row reaches the tenth score. Index bytes are what a search "
     "reads whole; records, which are read one by one, come on top.",
+    "private.": "Every search is done in balanced and in full, in turn, and their hits are "
+    "compared. Bytes are those of the arrays that all servers asked were sent and sent back, "
+    "without transport.",
     "pruned.": "Cells of all blocks that were named, on every level and check rows included, over "
     "the cells of the documents' level, which the other modes read whole; means over the queries "
     "(the number is the same for each server asked). Every search is compared with one in "
@@ -139,6 +142,7 @@ def render(measured: Measured) -> str:
         _searches(measured),
         _reading(measured),
         _records(measured),
+        _pruned(measured),
         _building(measured),
         _peers(measured),
         "## GPUs\n\n" + GPUS,
@@ -269,6 +273,29 @@ def _records(measured: Measured) -> str:
             "and the texts themselves are not part of the index."
         )
     return text
+
+
+def _pruned(measured: Measured) -> str:
+    rows, growth = _rows(measured, "cells"), _rows(measured, "growth")
+    if not rows:
+        return ""
+    names = ("mean", "median", "p90", "most", "blocks", "waits", "waits_most", "records")
+    table = _table(
+        ["queries", "cells read", "median", "90 %", "most", "blocks", "waits", "most", "records"],
+        ([row["queries"], *(number(float(row[name])) for name in names)] for row in rows),
+    )
+    kinds = ("claims", "words")
+    grown = _table(
+        ["documents", *(f"cells, {kind}" for kind in kinds), *(f"waits, {kind}" for kind in kinds)],
+        (
+            [f"{row['documents']:,}"]
+            + [number(float(row[kind])) for kind in kinds]
+            + [number(float(row[f"{kind}_waits"])) for kind in kinds]
+            for row in growth
+        ),
+    )
+    text = "## Named blocks\n\nCells over those of all documents, privacy fast, mix99k:\n\n"
+    return f"{text}{table}\n\nCells a search and most waits, all365k:\n\n{grown}"
 
 
 def _building(measured: Measured) -> str:

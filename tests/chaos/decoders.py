@@ -13,6 +13,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -321,7 +322,7 @@ def _index_targets(folder: Path) -> list[Target]:
         Target(
             "blob list",
             BlobList.decode,
-            [stored(group.blobs.id), BlobList(()).encode()],
+            [stored(group.blobs.id), BlobList.of(()).encode()],
             mutate_bytes,
             _covers(BlobList.decode),
             BlobList.encode,
@@ -970,7 +971,7 @@ def _wire_targets() -> list[Target]:
     def read_request(data: bytes) -> object:
         gathering = convert.Gathering(2 * 2 * 30, "a share")
         head = None
-        for message in split_asked(data):
+        for message in chain.from_iterable(map(convert.unpacked, split_asked(data))):
             head = head or convert.score_head(message.head)
             gathering.add(message.shares)
         return None if head is None else convert.score_request(head, gathering.elements((2, 30)))
