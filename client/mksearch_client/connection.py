@@ -287,6 +287,13 @@ class GrpcConnection:
             server=self.server,
         )
 
+    @property
+    def waited_s(self) -> float:
+        """For how many seconds the server has owed an answer, 0 if it owes none."""
+        now_s = time.monotonic()
+        with self._lock:
+            return now_s - min(self._started_s, default=now_s)
+
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Count a request while it waits.

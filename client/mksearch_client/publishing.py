@@ -398,11 +398,14 @@ class Publisher:
         report: Progress,
     ) -> Publication:
         groups = self._seal(self._joined(group, previous), previous, folder)
+        # Who the servers are is changed by nothing but a change of the servers.
+        quorum = self._quorum if previous is None else previous.manifest.quorum
         access = next_access(
             self._administration,
             None if previous is None else previous.manifest,
             self._make_list,
             lambda data: write_object(folder, data),
+            quorum.n_servers,
         )
         manifest = Manifest(
             collection=self._keys.collection,
@@ -411,7 +414,7 @@ class Publisher:
             previous=previous.hash if previous else FIRST_PREVIOUS,
             created_at=now_s,
             expires_at=now_s + MANIFEST_LIFE_S,
-            quorum=self._quorum,
+            quorum=quorum,
             owner_key=self._keys.signing.public,
             groups=groups,
             catalogue=self._write_sealed(
@@ -419,6 +422,7 @@ class Publisher:
             ),
             access=access,
             timestamp_key=previous.manifest.timestamp_key if previous else b"",
+            servers=previous.manifest.servers if previous else None,
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
         write_carried(folder, manifest)

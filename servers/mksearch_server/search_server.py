@@ -35,6 +35,7 @@ from mksearch.params import BLOCKS_MAX, MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.cuda import LevelKey
 from mksearch.scoring.engine import Engine, keep_only, score_blocks, score_level, score_levels
 from mksearch_server.listing import Listing
+from mksearch_server.proving import require_object
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -168,14 +169,7 @@ class Upload:
         self._writer.close()
 
     def _verify(self, data: NDArray[np.uint8]) -> None:
-        if self._name in self._proposal.listing.segments:
-            segment = SegmentReader(data)
-            segment.verify()
-            found = segment.id
-        else:
-            found = sha256(data.data)
-        if found != self._name:
-            raise FormatError(f"bytes came that are not object {self._name.hex()[:16]}")
+        require_object(self._name, data, is_segment=self._name in self._proposal.listing.segments)
 
 
 class SearchServer:
@@ -240,6 +234,7 @@ class SearchServer:
             self._segments = self._open_segments(active)
             self._active = active
             self._renewal = self._load_renewal(active)
+            store.hold(set(self._segments))
 
     # --- the owner's side
 
@@ -288,6 +283,14 @@ class SearchServer:
         for seen in (self._active, self._highest):
             if seen is not None:
                 signed.require_not_older(seen)
+
+    @property
+    def awaited(self) -> SignedManifest | None:
+        """A version above the active one that its owner signed and somebody announced, or None."""
+        proposal = self._proposed
+        if proposal is None or proposal.is_draft:
+            return None
+        return proposal.signed if proposal.signed.manifest.version > self.version else None
 
     def missing(self, manifest_hash: bytes) -> list[bytes]:
         """Return the names of what a proposed manifest lists and this server does not hold.
@@ -462,6 +465,10 @@ class SearchServer:
         segments = set(self._segments)
         if previous is not None:
             segments |= set(previous.segments)
+        self._keep_only(segments)
+
+    def _keep_only(self, segments: set[bytes]) -> None:
+        self._store.hold(segments)
         with _SCORING:
             keep_only(self._engine, segments)
 
@@ -469,8 +476,7 @@ class SearchServer:
         """Have the engine let go of the version before, once it is served no longer."""
         if self._is_previous_kept and time.monotonic() >= self._previous_until:
             self._is_previous_kept = False
-            with _SCORING:
-                keep_only(self._engine, set(self._segments))
+            self._keep_only(set(self._segments))
 
     @property
     def _listing(self) -> Listing | None:
@@ -503,6 +509,7 @@ class SearchServer:
         if not self.may_sweep:
             return 0
         self._previous = None
+        self._store.hold(set(self._segments))
         active = self._listing
         erased = self._obsolete if active is None else active.drop_from(self._obsolete)
         if self._proposed is not None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from itertools import chain, islice, starmap
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_g
 from mksearch_server.authority import AuthorityKeeper, TokenSource
 from mksearch_server.batching import Batcher
 from mksearch_server.calls import Calls, give_status
+from mksearch_server.catching_up import CatchingUp
 from mksearch_server.config import ServerConfig
 from mksearch_server.facts import Facts, facts_of
 from mksearch_server.gate import QueryGate, reason_of
@@ -92,6 +93,10 @@ class Runtime:
         self._search: SearchServer | None = None
         self._closing = threading.Event()
         self._warming = ThreadPoolExecutor(1, "warming")
+        self._peers = ThreadPoolExecutor(1, "peers")
+        self._catching_up = CatchingUp(config, self._in_turn)
+        self._is_behind = asyncio.Event()
+        self._n_receiving = 0
         if identity.claim is not None:
             identity.keep_claim()
             self._open(identity.claim)
@@ -162,6 +167,47 @@ class Runtime:
             else:
                 log_event("erased", objects=n_erased)
 
+    async def following_peers(self) -> None:
+        """Fetch versions that were missed from the peers: at once when told of one, else by and by.
+
+        While a publisher sends, it is left to it.
+        """
+        self._is_behind.set()
+        while self.config.peers:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_behind.wait(), self.config.peers_s)
+            self._is_behind.clear()
+            search, claim = self._search, self.identity.claim
+            if search is None or claim is None or self._n_receiving:
+                continue
+            try:
+                has_changed = await asyncio.get_running_loop().run_in_executor(
+                    self._peers, self._catching_up.round, search, claim
+                )
+                if has_changed:
+                    await self.on_upload(self.follow)
+                    self.warm()
+            except Exception as error:  # noqa: BLE001 - the next round may go well
+                log_fault(error)
+
+    def _in_turn(self, work: Callable[..., _T], /, *arguments: Any) -> _T:
+        """Run ``work`` on the one thread that changes the store, from another thread."""
+        return self._upload.submit(work, *arguments).result()
+
+    def announced(self) -> None:
+        """Look whether the version that was just announced is one that was missed."""
+        if self._search is not None and self._search.awaited is not None:
+            self._is_behind.set()
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Mark that a publisher sends objects."""
+        self._n_receiving += 1
+        try:
+            yield
+        finally:
+            self._n_receiving -= 1
+
     def claim(self, token: str, claim: Claim) -> None:
         """Pin the owner and open the store for it."""
         self.identity.accept_claim(token, claim)
@@ -224,7 +270,11 @@ class Runtime:
     def close(self) -> None:
         """End the threads and close the store."""
         self._closing.set()
-        pools = (self._scoring, self._storage, self._upload, self._tokens, self._warming)
+        self._catching_up.stop()
+        pools = (
+            *(self._peers, self._scoring, self._storage, self._upload),
+            *(self._tokens, self._warming),
+        )
         for pool in pools:
             pool.shutdown(cancel_futures=True)
         self._store.close()
@@ -480,6 +530,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         try:
             search = self._runtime.search
             manifest_hash = await self._runtime.on_upload(search.propose, request.manifest)
+            self._runtime.announced()
             return owner_pb2.ProposeResponse(manifest_hash=manifest_hash)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
@@ -501,6 +552,12 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
     ) -> owner_pb2.PutResponse | None:
         """Store objects one after another."""
+        with self._runtime.receiving():
+            return await self._put(request_iterator, context)
+
+    async def _put(
+        self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
+    ) -> owner_pb2.PutResponse | None:
         objects = _IncomingObjects()
         try:
             search = self._runtime.search

@@ -43,6 +43,11 @@ MEANINGS = {
     "keystream of the query's columns for every row, all check rows.",
     "search.cold": "A whole process, from the start of Python to the JSON on standard output, with "
     "dictionary and headers in the profile; median of 5.",
+    "outages.": "Wall time of one `search` of three keywords by an open client while n - t - 1 "
+    "servers, those that are asked first, are away. Hanging: stopped by SIGSTOP just before, so "
+    "the search waits for one hedge delay; each time with all servers in between. Following: the "
+    "servers stay stopped; who owes an answer is asked last. Must be: 1.2 times the median with "
+    "all servers, and one hedge delay. Answers are compared with those of before; medians.",
     "tls.": "The same three server processes with the same files, restarted with TLS 1.3 and once "
     "more without; queries of three keywords, medians. 20 MB of a stored segment come in pieces of "
     "1 MiB from one server, the time of the client included. Connections are open already.",
@@ -133,6 +138,7 @@ def render(measured: Measured) -> str:
         _searches(measured),
         _reading(measured),
         _records(measured),
+        _pruned(measured),
         _building(measured),
         _peers(measured),
         "## GPUs\n\n" + GPUS,
@@ -263,6 +269,29 @@ def _records(measured: Measured) -> str:
             "and the texts themselves are not part of the index."
         )
     return text
+
+
+def _pruned(measured: Measured) -> str:
+    rows, growth = _rows(measured, "cells"), _rows(measured, "growth")
+    if not rows:
+        return ""
+    names = ("mean", "median", "p90", "most", "blocks", "waits", "waits_most", "records")
+    table = _table(
+        ["queries", "cells read", "median", "90 %", "most", "blocks", "waits", "most", "records"],
+        ([row["queries"], *(number(float(row[name])) for name in names)] for row in rows),
+    )
+    kinds = ("claims", "words")
+    grown = _table(
+        ["documents", *(f"cells, {kind}" for kind in kinds), *(f"waits, {kind}" for kind in kinds)],
+        (
+            [f"{row['documents']:,}"]
+            + [number(float(row[kind])) for kind in kinds]
+            + [number(float(row[f"{kind}_waits"])) for kind in kinds]
+            for row in growth
+        ),
+    )
+    text = "## Named blocks\n\nCells over those of all documents, privacy fast, mix99k:\n\n"
+    return f"{text}{table}\n\nCells a search and most waits, all365k:\n\n{grown}"
 
 
 def _building(measured: Measured) -> str:

@@ -83,6 +83,7 @@ from mksearch.index.manifest import Access, Manifest, ObjectRef, SegmentRef, Sig
 from mksearch.index.record import decode_record
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader, SegmentReader
+from mksearch.index.server_list import ListedServer, ServerList
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream, seal_stream
 from mksearch.index.tombstones import decode_parts, encode_parts
@@ -112,6 +113,7 @@ _DECODES = re.compile(r"_?(decode|parse|read|open|inflate|from_fields|of_fields)
 EXCEPTIONS = {
     "mksearch.access.backup_share._Signed.decode": "called by SealedShare and OpenedShare.decode",
     "mksearch.wire.convert.chunks": "cuts what is sent",
+    "mksearch.wire.convert.packed": "puts together what is sent",
     "mksearch.wire.convert._ticket_fields": "makes messages",
     "mksearch.wire.convert._require_length": "called by the converters, where it is",
     "mksearch.access.keys._open": "called by every decoder of the module, with its bytes",
@@ -138,6 +140,7 @@ EXCEPTIONS = {
     "mksearch.index.tombstones._decode_entries": "called by decode_parts for every segment",
     "mksearch.query.group.open_lookup_parts": "open_stream, then decode_parts",
     "mksearch.index.manifest.Group.from_fields": "called by Manifest.decode for every group",
+    "mksearch.index.server_list.ServerList.from_fields": "called by Manifest.decode",
 }
 
 
@@ -397,6 +400,13 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         SignedManifest.sign(replace(one.manifest, timestamp_key=key.public), key)
         for one in (signed, sealed)
     ]
+    places = range(1, signed.manifest.quorum.n_servers + 1)
+    servers = [ListedServer(n, f"a{n}.example:7101", bytes([n]) * 32, b"", 1) for n in places]
+    changed = ServerList(tuple(servers)).changed(replace(servers[1], key=bytes(32), since=2))
+    second = [
+        replace(one.manifest, version=2, previous=signed.hash, servers=changed) for one in named
+    ]
+    named += [SignedManifest.sign(manifest, key) for manifest in second]
     reference = signed.manifest.catalogue.to_fields()
     segment = signed.manifest.groups[0].segments[0].to_fields()
 
@@ -984,7 +994,7 @@ def _wire_targets() -> list[Target]:
         ),
         Target(
             "score request", read_request, asked_samples, change_asked,
-            _covers(convert.score_head, convert.score_request, convert.ticket),
+            _covers(convert.score_head, convert.score_request, convert.ticket, convert.unpacked),
         ),
         Target(
             "record request",

@@ -719,7 +719,7 @@ def test_the_log_of_a_server_holds_no_secret_and_no_traceback(collection: Publis
             assert "INFO" in line or "ERROR" in line or "WARNING" in line, line
 
 
-# --- messages in one another ---------------------------------------------------------------------
+# --- messages in one another ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_bytes", [10, 300_000, 1 << 20])
