@@ -59,8 +59,8 @@ _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "
 _Privacy = Annotated[
     str,
     typer.Option(
-        help="balanced: servers see permuted record numbers; fast: a search shows blocks as well; "
-        "full: later."
+        help="full: a search shows no record; balanced: servers see permuted record numbers; "
+        "fast: a search shows blocks as well."
     ),
 ]
 
@@ -268,7 +268,7 @@ def search(
     """Ask the collection; only a proved answer is shown."""
     from mksearch_client.commands import SearchOptions, run_search
 
-    if privacy != "fast":
+    if privacy not in ("full", "fast"):
         _require_balanced(privacy)
     if traffic is not None:
         raise ParameterError(f"--traffic is not part of version {__version__}", cure="leave it out")

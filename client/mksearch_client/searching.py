@@ -1,8 +1,8 @@
 """Search: ask t + 1 servers, prove their answers, read the records that prove the ranking.
 
-Data flow of privacy ``balanced`` (``pruned`` has that of ``fast``): query -> question and trapdoor
--> one attempt a segment, t + 1 servers, further ones on failure -> proved sums -> bounds -> records
-by falling bound from any server -> hits.
+Data flow of privacy ``balanced`` (``private`` and ``pruned`` have those of ``full`` and ``fast``):
+query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on failure ->
+proved sums -> bounds -> records by falling bound from any server -> hits.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from mksearch_client.fetching import Cache, Connection, NoCache, first_good, rea
 from mksearch_client.freshness import Freshness
 from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
+from mksearch_client.private import PrivateRecords
 from mksearch_client.pruned import Pace, PrunedSearch
 from mksearch_client.result import SearchHit, SearchResult
 from mksearch_client.rounds import Asked, LieCallback, SearchRounds
@@ -40,7 +41,7 @@ from mksearch_client.versions import RivalsCallback, newest_manifest
 __all__ = ["PRIVACIES", "Cache", "Connection", "Searcher"]
 
 #: Ways to search, by what the servers learn.
-PRIVACIES = ("balanced", "fast")
+PRIVACIES = ("full", "balanced", "fast")
 #: Unknown words that a warning lists.
 _WORDS_SHOWN = 20
 
@@ -211,8 +212,8 @@ class Searcher:
             k: hits wanted, 1..10000; fewer come when fewer documents match.
             offset: hits left out before them.
             max_records: records that may be read; None for 2000 or twice the hits wanted.
-            privacy: "balanced", or "fast", which shows the servers which blocks are opened; the
-                hits are the same.
+            privacy: "balanced"; "full", which hides from the servers which records are read; or
+                "fast", which shows them which blocks are opened. The hits are the same.
 
         Raises:
             ParameterError: there is no such privacy.
@@ -264,6 +265,7 @@ class Searcher:
             for segment in view.segments
         ]
         pruned: PrunedSearch | None = None
+        private: PrivateRecords | None = None
         if privacy == "fast":
             pruned = PrunedSearch(
                 run,
@@ -280,7 +282,19 @@ class Searcher:
         else:
             sources = run.bounds(asked, quorum, version)
             ranking = Ranking(sources, k, offset=offset, max_records=max_records)
-            run.timed("records", lambda: run.read(ranking, sources, version))
+            if privacy == "full":
+                private = PrivateRecords(
+                    run,
+                    servers,
+                    sources,
+                    quorum=quorum,
+                    version=version,
+                    random=self._random,
+                    clock=self._clock,
+                )
+                run.timed("records", lambda: private.read(ranking))
+            else:
+                run.timed("records", lambda: run.read(ranking, sources, version))
         total_ms = 1000 * (time.perf_counter() - started)
         warnings = _question_warnings(opened.views, questions) + self._warnings(ranking)
         return SearchResult(
@@ -294,7 +308,7 @@ class Searcher:
             hits=tuple(_show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)),
             servers=tuple(servers.reports.values()),
             learned=(
-                *_learned(quorum, len(opened.views), run.n_vectors, run.n_slots),
+                *_learned(quorum, len(opened.views), run.n_vectors, run.n_slots, private),
                 *(() if pruned is None else (pruned.shown(),)),
             ),
             warnings=tuple(warnings),
@@ -378,7 +392,9 @@ def _question_warnings(views: Sequence[GroupView], questions: Sequence[Question]
     return list(dict.fromkeys(warnings))
 
 
-def _learned(quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int) -> tuple[str, ...]:
+def _learned(
+    quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int, private: PrivateRecords | None
+) -> tuple[str, ...]:
     t = quorum.collusion_bound
     few = "1 server alone" if t == 1 else f"up to {t} colluding servers"
     length = "1 vector" if n_vectors == 1 else f"{n_vectors} vectors"
@@ -388,8 +404,13 @@ def _learned(quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int) -> tup
         f"the servers asked for records: which {n_slots} permuted record numbers were read, so "
         "they recognise queries that read the same records"
     )
+    if private is not None:
+        records = private.shown()
+        many = "also the records taken and the query's"
+    else:
+        many = "also the query's"
     columns = (
-        f"{t + 1} or more colluding servers: also the query's column numbers and weights, which "
+        f"{t + 1} or more colluding servers: {many} column numbers and weights, which "
         "often give its words away; never a cell, a title or a document"
     )
     return words, records, columns
