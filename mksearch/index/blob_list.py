@@ -9,11 +9,13 @@ from itertools import pairwise
 from mksearch.codec import ENVELOPE_BYTES, read_envelope, write_envelope
 from mksearch.errors import FormatError
 
-__all__ = ["BlobList"]
+__all__ = ["ENTRY_BYTES", "BlobList"]
 
 MAGIC = b"MKBLOBLS"
 FORMAT = 1
 _NAME_BYTES = 32
+#: Of one blob.
+ENTRY_BYTES = _NAME_BYTES + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class BlobList:
             UnsupportedVersion: another format version.
         """
         read_envelope(data, MAGIC, FORMAT, "a blob list")
-        size = _NAME_BYTES + 8
+        size = ENTRY_BYTES
         if (len(data) - ENVELOPE_BYTES) % size:
             raise FormatError("a blob list is truncated")
         entries: Sequence[tuple[bytes, int]] = [
