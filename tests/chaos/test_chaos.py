@@ -1,4 +1,4 @@
-"""What CI runs of `./dev chaos`: a tenth of lies and kills, 2,000 mutations a target, some load."""
+"""What CI runs of `./dev chaos`: a tenth of lies and kills, 1,000 mutations a target, some load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAULTS_S = 50.0
 N_KILLS = 20
 #: A machine that is slower kills fewer times, but never fewer than once in each way.
 KILLS_S = 50.0
-N_MUTATIONS = int(os.environ.get("MKSEARCH_MUTATIONS", "2000"))
+N_MUTATIONS = int(os.environ.get("MKSEARCH_MUTATIONS", "1000"))
 
 
 @pytest.mark.slow

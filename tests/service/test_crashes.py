@@ -204,7 +204,8 @@ def test_a_repair_that_ends_at_any_step_serves_nothing_or_all_and_is_completed_b
     claim = Claim(collection.profile.owner_key, collection.profile.collection)
     version = prove_store(whole, claim).version
     words = ("--config", str(server.config), "--from", source.address)
-    for last in range(1, MANY):
+    # Every step of one or the other.
+    for last in range(1 if how == "lost" else 2, MANY, 2):
         _copy(broken, server.data)
         if not run_to_step(last, repair, *words):
             break
