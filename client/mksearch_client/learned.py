@@ -11,10 +11,29 @@ from typing import Any
 
 from mksearch.params import Quorum
 
-__all__ = ["Learned", "SearchFacts", "Shown", "what_was_learned"]
+__all__ = ["Learned", "OpenedLevel", "SearchFacts", "Shown", "what_was_learned"]
 
 #: To whom something was shown: t servers that work together, or one more.
 _FEW, _MANY = "t", "t+1"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLevel:
+    """The blocks of one level that a search named, over all segments.
+
+    Attributes:
+        level: 0 for documents, nodes above.
+        n_opened: blocks named.
+        n_blocks: blocks that there are.
+    """
+
+    level: int
+    n_opened: int
+    n_blocks: int
+
+    def __str__(self) -> str:
+        what = f"nodes of level {self.level}" if self.level else "blocks of documents"
+        return f"{self.n_opened} of {self.n_blocks} {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +47,9 @@ class SearchFacts:
         n_vectors: of the query, over all groups and segments.
         n_slots: record slots read by number.
         n_fetches: private fetches of records, dummies included.
-        blocks: blocks opened at each level that was opened, in that order.
-        n_rounds: waits for sums and records.
+        opened: what of each level was opened by name, the root's level first.
+        n_steps: in how many steps, one after another.
+        n_reads: rounds of records, as far as they were read by number.
         n_failed: servers in whose place others were asked, or that answered wrongly.
     """
 
@@ -39,8 +59,9 @@ class SearchFacts:
     n_vectors: int
     n_slots: int = 0
     n_fetches: int = 0
-    blocks: Sequence[int] = ()
-    n_rounds: int = 1
+    opened: Sequence[OpenedLevel] = ()
+    n_steps: int = 0
+    n_reads: int = 0
     n_failed: int = 0
 
 
@@ -134,14 +155,15 @@ def _to_few(facts: SearchFacts) -> Iterator[Shown]:
 
 
 def _blocks(facts: SearchFacts) -> Shown:
-    n_blocks, n_levels = sum(facts.blocks), len(facts.blocks)
+    levels = ", ".join(map(str, facts.opened))
     return Shown(
         _FEW,
         "blocks",
-        n_blocks,
-        f"every server asked: which {_counted(n_blocks, 'block', 'blocks')} of rows on "
-        f"{_counted(n_levels, 'level', 'levels')} were opened, in which order; blocks are topics, "
-        "so they recognise queries about the same, and may guess about what",
+        sum(level.n_opened for level in facts.opened),
+        f"the servers asked for scores: which blocks were opened, in "
+        f"{_counted(facts.n_steps, 'step', 'steps')} and in that order ({levels}); a block holds "
+        "similar documents, so they learn how close the query's topic is to that of others, and "
+        "more if they know documents",
     )
 
 
@@ -151,7 +173,7 @@ def _records(facts: SearchFacts) -> Shown:
         says = "every server asked: that no record was read, so that no document matches"
     else:
         which = "permuted record number was" if n == 1 else "permuted record numbers were"
-        rounds = _counted(max(1, facts.n_rounds - 1), "round", "rounds")
+        rounds = _counted(facts.n_reads, "round", "rounds")
         says = (
             f"the servers asked for records: which {n} {which} read, in {rounds}, so they "
             "recognise queries that read the same records"

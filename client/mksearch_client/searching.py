@@ -258,7 +258,7 @@ class Searcher:
                 n_groups=len(opened.views),
                 n_vectors=run.n_vectors,
                 n_slots=run.n_slots,
-                n_rounds=run.n_rounds,
+                n_reads=run.n_reads,
                 n_failed=sum(report.status not in ("ok", "unused") for report in reports),
             )
         )

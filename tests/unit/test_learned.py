@@ -9,13 +9,14 @@ import pytest
 from mksearch.errors import ParameterError, PrivacyExceeded, ProfileError
 from mksearch.params import Quorum
 from mksearch_client import privacy
-from mksearch_client.learned import SearchFacts, what_was_learned
+from mksearch_client.learned import OpenedLevel, SearchFacts, what_was_learned
 from mksearch_client.privacy import MODES, PrivacyLimit
 
+OPENED = (OpenedLevel(2, 1, 1), OpenedLevel(1, 5, 27), OpenedLevel(0, 26, 1628))
 FACTS = {
-    "full": SearchFacts("full", Quorum(), 1, 1, n_fetches=16, n_rounds=2),
-    "balanced": SearchFacts("balanced", Quorum(), 1, 1, n_slots=14, n_rounds=3),
-    "fast": SearchFacts("fast", Quorum(), 1, 1, n_slots=14, blocks=(1, 5, 26), n_rounds=6),
+    "full": SearchFacts("full", Quorum(), 1, 1, n_fetches=16),
+    "balanced": SearchFacts("balanced", Quorum(), 1, 1, n_slots=14, n_reads=2),
+    "fast": SearchFacts("fast", Quorum(), 1, 1, n_slots=14, n_reads=3, opened=OPENED, n_steps=2),
 }
 
 
@@ -53,7 +54,11 @@ def test_the_words_name_the_numbers_and_who_learned_what() -> None:
     for mode, parts in {
         "full": ("1 server alone: that a query of 1 vector came", "fetched 16 times, dummies"),
         "balanced": ("which 14 permuted record numbers", "in 2 rounds"),
-        "fast": ("which 32 blocks of rows on 3 levels were opened, in which order", "topics"),
+        "fast": (
+            "which blocks were opened, in 2 steps and in that order (1 of 1 nodes of level 2",
+            ", 5 of 27 nodes of level 1, 26 of 1628 blocks of documents)",
+            "topic",
+        ),
     }.items():
         for part in (*parts, "2 or more colluding servers", "never a cell"):
             assert any(part in sentence for sentence in sentences[mode]), part
@@ -62,7 +67,9 @@ def test_the_words_name_the_numbers_and_who_learned_what() -> None:
 
 
 def test_the_bound_of_the_collection_decides_who_is_meant() -> None:
-    said = what_was_learned(SearchFacts("balanced", Quorum(7, 3), 1, 2, n_slots=1)).sentences
+    said = what_was_learned(
+        SearchFacts("balanced", Quorum(7, 3), 1, 2, n_slots=1, n_reads=1)
+    ).sentences
     assert said[0].startswith("up to 3 colluding servers: that a query of 2 vectors came")
     assert "which 1 permuted record number was read, in 1 round," in said[1]
     assert said[-1].startswith("4 or more colluding servers")
