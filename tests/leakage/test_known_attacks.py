@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mksearch.crypto.bundle import KeyBundle
+from mksearch.crypto.keystream import Domain
 from mksearch.crypto.randomness import SeededRandom
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
@@ -120,11 +122,16 @@ def transcript(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
         query = " ".join(rng.choice(WORDS, rng.integers(3, 9), replace=False))
         searcher.search(query, k=1, max_records=1)
         queries.append(make_trapdoor(view, parse_question(view, query)).vectors[0])
-    cells = SegmentReader(collection.segment_bytes(1)).level(0).astype(np.int64)
-    masks = segment.masks(0, np.arange(cells.shape[1]), 0, len(cells)).astype(np.int64).T
+    reader = SegmentReader(collection.segment_bytes(1))
+    cells = reader.level(0).astype(np.int64)
+    keys, header = collection.keys, reader.header
+    bundle = KeyBundle.from_master(keys.master, keys.collection, header.epoch, b"")
+    columns = np.arange(cells.shape[1])
+    mask = bundle.segment_keys(header.salt).mask
+    masks = mask.words(Domain.MASK, 0, columns, 0, len(cells)).astype(np.int64).T
     rows = segment.block.physical(np.arange(segment.n_rows))
     # All words are dedicated here, so the first panel and the first table are a whole index.
-    geometry = segment.header.layout.levels[0]
+    geometry = header.layout.levels[0]
     assert len(view.dictionary.terms) <= geometry.dedicated
     part = slice(0, geometry.dedicated + geometry.table)
     return Transcript(
