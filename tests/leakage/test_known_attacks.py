@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from mksearch.crypto.bundle import KeyBundle
 from mksearch.crypto.keystream import Domain
 from mksearch.crypto.randomness import SeededRandom
+from mksearch.field.shamir import lagrange_coefficients
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import P
@@ -26,7 +28,7 @@ from mksearch_client.privacy import AVAILABLE
 from mksearch_client.reading import Document
 from mksearch_client.searching import Connection, Searcher
 from mksearch_server.search_server import SearchServer
-from tests.adversary.corpus import WORDS
+from tests.adversary.corpus import WORDS, make_documents
 from tests.leakage.linear_attacks import (
     SecureKnn,
     recover_from_products,
@@ -218,6 +220,45 @@ def test_the_judgement_of_guesses_finds_a_server_with_one_share_more(
     )
     auc, deviation = smallness_auc(noisy, transcript.queries != 0)
     assert auc - 0.5 > FAR * deviation, "a tenth of the entries is enough to be seen"
+
+
+# --- one server more than may collude -------------------------------------------------------------
+
+
+def test_t_plus_1_servers_learn_columns_and_weights_of_a_query_and_no_cell(
+    tmp_path: Path,
+) -> None:
+    """What is not promised beyond t, and what is: the price of operators that are not apart."""
+    random = seeded("two of three")
+    collection = publish(make_documents(120, 4), tmp_path, random=random)
+    servers = {number: Corrupt(collection.servers[number]) for number in (1, 2)}
+    searcher = searcher_over(collection, servers, random)
+    view = searcher.refresh().views[0]
+
+    def learned(query: str) -> NDArray[np.int64]:
+        """Ask, and return what both servers interpolate."""
+        for server in servers.values():
+            server.forget()
+        searcher.search(query, k=1)
+        factors = lagrange_coefficients([1, 2])
+        shares = [server.shares[0].astype(np.int64) for server in servers.values()]
+        return (factors[0] * shares[0] + factors[1] * shares[1]) % P
+
+    query = f"{WORDS[2]} {WORDS[9]}"
+    vector = learned(query)
+    assert np.array_equal(vector, make_trapdoor(view, parse_question(view, query)).vectors[0])
+    # A word has its columns in every query, also in one of a later version.
+    collection.change(make_documents(13, 5)[:1], {"doc-0000"})
+    again = learned(WORDS[2])
+    columns = set(np.flatnonzero(again).tolist())
+    assert columns <= set(np.flatnonzero(vector).tolist())
+    assert columns.isdisjoint(np.flatnonzero(learned(WORDS[9])).tolist())
+    # The sums that they can put together are masked: they do not even tell rows that match.
+    searcher.search(query, k=1)
+    sums = [server.sums[-1].astype(np.int64)[:, 0] for server in servers.values()]
+    factors = lagrange_coefficients([1, 2])
+    combined = (factors[0] * sums[0] + factors[1] * sums[1]) % P
+    assert np.count_nonzero(combined < 1 << 13) < len(combined) / 3
 
 
 # --- injected documents ---------------------------------------------------------------------------
