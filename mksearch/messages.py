@@ -28,7 +28,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRequest:
-    """Ask one server for the products of every row of a level with a query share.
+    """Ask one server for the products of a level's rows, or of named blocks, with a query share.
 
     Attributes:
         query_id: 16 random bytes, the same for all servers of one attempt.
@@ -39,6 +39,7 @@ class ScoreRequest:
         answer_shape: (n_vectors, physical rows, tables) that the answer must have; not sent, it
             tells the receiver of the answer when to stop.
         ticket: where the group has a search key.
+        blocks: the blocks to score, ascending and each once; () scores the whole level.
     """
 
     query_id: bytes
@@ -48,6 +49,7 @@ class ScoreRequest:
     shares: NDArray[np.uint16]
     answer_shape: tuple[int, int, int] | None = None
     ticket: Ticket | None = None
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,8 @@ class ScoreAnswer:
 
     Attributes:
         query_id: that of the request.
-        sums: uint16 (n_vectors, physical rows, tables), below p.
+        sums: uint16 (n_vectors, physical rows, tables), below p; rows of named blocks in the order
+            of the blocks.
         signature: of the server over request and answer, 64 bytes; b"" where none came along.
     """
 

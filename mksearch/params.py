@@ -96,6 +96,8 @@ VECTOR_CLASSES: Final = (1, 2, 4)
 #: Distinct terms above which a query is split into more vectors (rounding costs one unit a term
 #: of QUERY_SUM_MAX).
 TERMS_PER_VECTOR: Final = 64
+#: Blocks that one request names; 8.4 million rows of 128, and 64 kB or so on the wire.
+BLOCKS_MAX: Final = 1 << 16
 #: Records that one search may read before it gives up exactness.
 MAX_RECORDS: Final = 2000
 K_MAX: Final = 10_000

@@ -58,7 +58,11 @@ _INTERRUPTED = 130
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Privacy = Annotated[
-    str, typer.Option(help="balanced: servers see permuted record numbers; full and fast later.")
+    str,
+    typer.Option(
+        help="balanced: servers see permuted record numbers; fast: a search shows blocks as well; "
+        "full: later."
+    ),
 ]
 
 
@@ -265,7 +269,7 @@ def search(
     PrivacyLimit().require(privacy)
     if traffic is not None:
         raise ParameterError(f"--traffic is not part of version {__version__}", cure="leave it out")
-    options = SearchOptions(query, k, offset, max_records, explain, accept_expired)
+    options = SearchOptions(query, k, offset, max_records, explain, accept_expired, privacy)
     run_search(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 
 

@@ -449,7 +449,10 @@ class GrpcConnection:
             try:
                 for number, (request, shape) in enumerate(zip(requests, shapes, strict=True), 1):
                     answer, signature = convert.score_answer(
-                        stream, shape, is_one_of_many=number < len(requests)
+                        stream,
+                        shape,
+                        is_one_of_many=number < len(requests),
+                        is_of_blocks=bool(request.blocks),
                     )
                     self._require_verifier().score(request, answer, signature)
                     answers.append(replace(answer, signature=signature))

@@ -226,11 +226,19 @@ class Searcher(searching.Searcher):
     # --- while servers go over to a new version, one after another
 
     def search(
-        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        offset: int = 0,
+        max_records: int | None = None,
+        privacy: str = "balanced",
     ) -> SearchResult:
         """Return the best documents; see `searching.Searcher.search`."""
         find = super().search
-        return self._wait_out(lambda: find(query, k, offset=offset, max_records=max_records))
+        return self._wait_out(
+            lambda: find(query, k, offset=offset, max_records=max_records, privacy=privacy)
+        )
 
     def open(self, external_id: str) -> StoredDocument:
         """Fetch and open a whole document; see `searching.Searcher.open`."""

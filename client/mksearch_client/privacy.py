@@ -14,7 +14,7 @@ __all__ = ["AVAILABLE", "CONFIG_NAME", "MODES", "PrivacyLimit"]
 #: Modes of a search; each shows servers what the one before it shows, and more.
 MODES = ("full", "balanced", "fast")
 #: Those that this release has.
-AVAILABLE = ("balanced",)
+AVAILABLE = ("balanced", "fast")
 CONFIG_NAME = "config.toml"
 _BYTES_MAX = 1 << 20
 

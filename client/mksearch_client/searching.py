@@ -1,7 +1,8 @@
 """Search: ask t + 1 servers, prove their answers, read the records that prove the ranking.
 
-Data flow: query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on
-failure -> proved sums -> bounds -> records by falling bound from any server -> hits.
+Data flow of privacy ``balanced`` (``pruned`` has that of ``fast``): query -> question and trapdoor
+-> one attempt a segment, t + 1 servers, further ones on failure -> proved sums -> bounds -> records
+by falling bound from any server -> hits.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from mksearch_client.keyring import KeyRing
 from mksearch_client.learned import SearchFacts, what_was_learned
 from mksearch_client.opening import OpenVersion, VersionOpener
 from mksearch_client.privacy import PrivacyLimit
+from mksearch_client.pruned import Pace, PrunedSearch
 from mksearch_client.result import SearchHit, SearchResult
 from mksearch_client.rounds import Asked, LieCallback, SearchRounds
 from mksearch_client.versions import RivalsCallback, newest_manifest
 
 __all__ = ["Cache", "Connection", "Searcher"]
 
-#: How records are read and documents opened: by number and by name.
-_MODE = "balanced"
+#: How documents are opened: by name.
+_OPEN_MODE = "balanced"
 #: Unknown words that a warning lists.
 _WORDS_SHOWN = 20
 
@@ -108,6 +110,7 @@ class Searcher:
         self._on_lie = on_lie or (lambda _server, _request, _answer: None)
         self._on_rivals = on_rivals or (lambda _evidence: "")
         self._last: Servers[Connection] | None = None
+        self._pace = Pace()
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
 
     def __enter__(self) -> Self:
@@ -189,7 +192,13 @@ class Searcher:
     # --- searching
 
     def search(
-        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        offset: int = 0,
+        max_records: int | None = None,
+        privacy: str = "balanced",
     ) -> SearchResult:
         """Return the ``k`` best documents for ``query``, proved.
 
@@ -198,18 +207,21 @@ class Searcher:
             k: hits wanted, 1..10000; fewer come when fewer documents match.
             offset: hits left out before them.
             max_records: records that may be read; None for 2000 or twice the hits wanted.
+            privacy: "balanced", or "fast", which shows the servers which blocks are opened; the
+                hits are the same.
 
         Raises:
+            ParameterError: there is no such privacy.
             PrivacyExceeded: it would show more than the profile allows; nothing was sent.
             QueryError: k, offset or the length of the query is out of range.
             AnswerRefused: servers lied and too few honest ones remain; they are named.
             NotEnoughAnswers: fewer than t + 1 servers answered.
             VerificationError: manifest, dictionary or records are not right.
         """
-        self._limit.require(_MODE)
+        self._limit.require(privacy)
         Ranking([], k, offset=offset, max_records=max_records)
         try:
-            return self._search_once(query, k, offset, max_records)
+            return self._search_once(query, k, offset, max_records, privacy)
         except (NotEnoughAnswers, AnswerRefused):
             # A version that was activated meanwhile makes servers refuse the one before, and a
             # publisher that died leaves some of them behind.
@@ -220,14 +232,14 @@ class Searcher:
                 asked is None or self._seen is None or self._seen.hash == asked.hash
             ):
                 raise
-        return self._search_once(query, k, offset, max_records)
+        return self._search_once(query, k, offset, max_records, privacy)
 
     def _hand_on(self, _lagging: Sequence[int]) -> bool:
         """Bring servers that lag to the newest version seen; tell whether one of them came."""
         return False
 
     def _search_once(
-        self, query: str, k: int, offset: int, max_records: int | None
+        self, query: str, k: int, offset: int, max_records: int | None, privacy: str
     ) -> SearchResult:
         """Ask the version that is newest now."""
         started = time.perf_counter()
@@ -245,20 +257,37 @@ class Searcher:
             for view, question in zip(opened.views, questions, strict=True)
             for segment in view.segments
         ]
-        sources = run.bounds(asked, quorum, version)
-        ranking = Ranking(sources, k, offset=offset, max_records=max_records)
-        run.timed("records", lambda: run.read(ranking, sources, version))
+        pruned: PrunedSearch | None = None
+        if privacy == "fast":
+            pruned = PrunedSearch(
+                run,
+                asked,
+                quorum=quorum,
+                version=version,
+                random=self._random,
+                pace=self._pace,
+                k=k,
+                offset=offset,
+                max_records=max_records,
+            )
+            ranking: Ranking = pruned.find()
+        else:
+            sources = run.bounds(asked, quorum, version)
+            ranking = Ranking(sources, k, offset=offset, max_records=max_records)
+            run.timed("records", lambda: run.read(ranking, sources, version))
         total_ms = 1000 * (time.perf_counter() - started)
         warnings = _question_warnings(opened.views, questions) + self._warnings(ranking)
         reports = tuple(servers.reports.values())
         learned = what_was_learned(
             SearchFacts(
-                mode=_MODE,
+                mode=privacy,
                 quorum=quorum,
                 n_groups=len(opened.views),
                 n_vectors=run.n_vectors,
                 n_slots=run.n_slots,
                 n_reads=run.n_reads,
+                opened=() if pruned is None else pruned.opened(),
+                n_steps=0 if pruned is None else pruned.descent.n_waits,
                 n_failed=sum(report.status not in ("ok", "unused") for report in reports),
             )
         )
@@ -269,7 +298,7 @@ class Searcher:
             version=version,
             verified=True,
             exact=ranking.exact,
-            privacy=_MODE,
+            privacy=privacy,
             hits=tuple(_show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)),
             servers=reports,
             learned=learned.sentences,
@@ -281,6 +310,7 @@ class Searcher:
             bytes_sent=run.bytes_sent,
             bytes_received=run.bytes_received,
             timings_ms={"total": total_ms, **run.timings_ms},
+            **({} if pruned is None else pruned.counts()),
         )
 
     def _warnings(self, ranking: Ranking) -> list[str]:
@@ -314,7 +344,7 @@ class Searcher:
             InputError: there is no such document.
             VerificationError: no server sent the right bytes.
         """
-        self._limit.require(_MODE)
+        self._limit.require(_OPEN_MODE)
         servers = self._start()
         opened = self._open(servers)
         collection = self._keys.collection

@@ -74,11 +74,22 @@ class AsyncSearcher:
         await asyncio.to_thread(self._searcher.close)
 
     async def search(
-        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        offset: int = 0,
+        max_records: int | None = None,
+        privacy: str = "balanced",
     ) -> SearchResult:
         """Return the ``k`` best documents for ``query``, proved; see ``Searcher.search``."""
         return await self._calls.run(
-            self._searcher.search, query, k, offset=offset, max_records=max_records
+            self._searcher.search,
+            query,
+            k,
+            offset=offset,
+            max_records=max_records,
+            privacy=privacy,
         )
 
     async def open(self, external_id: str) -> StoredDocument:

@@ -14,13 +14,15 @@ __all__ = ["TicketSigner", "request_hash", "verify_ticket"]
 def request_hash(request: ScoreRequest | RecordRequest) -> bytes:
     """Return SHA-256 of a request, which answers and tickets are bound to: 32 bytes."""
     if isinstance(request, ScoreRequest):
+        named = request.blocks
         return sha256(
-            b"score\0",
+            b"score-blocks\0" if named else b"score\0",
             request.query_id,
             request.version.to_bytes(8, "big"),
             request.segment,
             request.level.to_bytes(4, "big"),
             len(request.shares).to_bytes(4, "big"),
+            b"".join(number.to_bytes(4, "big") for number in (len(named), *named) if named),
             request.shares.astype("<u2").tobytes(),
         )
     return sha256(

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.crypto.signature import SIGNATURE_BYTES
-from mksearch.errors import FormatError, ParameterError
+from mksearch.errors import FormatError, ParameterError, ServerRefused
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest, Ticket
-from mksearch.params import KEY_BYTES, MAX_RECORDS, VECTOR_CLASSES, P
+from mksearch.params import BLOCKS_MAX, KEY_BYTES, MAX_RECORDS, VECTOR_CLASSES, P
 from mksearch.wire.v1 import search_pb2 as pb
 
 __all__ = [
@@ -125,6 +125,7 @@ def score_request_messages(request: ScoreRequest) -> Iterator[pb.ScoreRequest]:
         segment=request.segment,
         level=request.level,
         n_vectors=len(request.shares),
+        blocks=request.blocks,
         **_ticket_fields(request.ticket),
     )
     for piece in chunks(request.shares.astype("<u2").tobytes()):
@@ -146,13 +147,21 @@ def score_head(head: pb.ScoreRequestHead) -> pb.ScoreRequestHead:
             raise ParameterError(f"{what} has {len(value)} bytes (need {n_bytes})")
     if head.n_vectors not in VECTOR_CLASSES:
         raise ParameterError(f"{head.n_vectors} vectors came (1, 2 or 4 are possible)")
+    if len(head.blocks) > BLOCKS_MAX:
+        raise ParameterError(f"{len(head.blocks)} blocks are named (at most {BLOCKS_MAX})")
     return head
 
 
 def score_request(head: pb.ScoreRequestHead, shares: NDArray[np.uint16]) -> ScoreRequest:
     """Return the core's request: ``shares`` is uint16 (n_vectors, columns)."""
     return ScoreRequest(
-        head.query_id, head.version, head.segment, head.level, shares, ticket=ticket(head)
+        head.query_id,
+        head.version,
+        head.segment,
+        head.level,
+        shares,
+        ticket=ticket(head),
+        blocks=tuple(head.blocks),
     )
 
 
@@ -174,6 +183,7 @@ def score_answer(
     shape: tuple[int, int, int],
     *,
     is_one_of_many: bool = False,
+    is_of_blocks: bool = False,
 ) -> tuple[ScoreAnswer, bytes]:
     """Join a score answer; return it and the signature.
 
@@ -181,9 +191,12 @@ def score_answer(
         messages: as received.
         shape: (n_vectors, physical rows, tables) that was asked for.
         is_one_of_many: what is behind its signature is the next answer.
+        is_of_blocks: blocks were named.
 
     Raises:
         FormatError: the head announces another shape, or bytes are missing or too many.
+        ServerRefused: it announces more rows than the named blocks have, as releases do that know
+            of whole levels only.
     """
     gathering = Gathering(2 * int(np.prod(shape)), "a score answer")
     head: pb.ScoreResponseHead | None = None
@@ -192,6 +205,12 @@ def score_answer(
         if head is None:
             head = message.head
             announced = (head.n_vectors, head.n_rows, head.n_tables)
+            if is_of_blocks and head.n_rows > shape[1]:
+                raise ServerRefused(
+                    f"{head.n_rows} rows came for named blocks of {shape[1]} rows",
+                    detail_code="blocks",
+                    cure="ask its operator for a newer release, or search with --privacy balanced",
+                )
             if announced != shape:
                 raise FormatError(f"a score answer of shape {announced} came (need {shape})")
         gathering.add(message.sums)

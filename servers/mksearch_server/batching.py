@@ -40,7 +40,8 @@ class Batcher(Generic[_T]):
         """Prepare to score.
 
         Args:
-            score: scores requests of one version, segment and level, in order; runs on the thread.
+            score: scores requests of one version, segment, level and blocks, in order; runs on the
+                thread.
             executor: has one thread.
             max_waiting: requests that may wait.
             began: told of every pass: its vectors, and the seconds that each request waited.
@@ -165,9 +166,9 @@ class _Unit(Generic[_T]):
     since_s: float
 
     @cached_property
-    def places(self) -> tuple[tuple[int, bytes, int], ...]:
-        """Version, segment and level of each request."""
-        return tuple((r.version, r.segment, r.level) for r in self.requests)
+    def places(self) -> tuple[tuple[int, bytes, int, tuple[int, ...]], ...]:
+        """Version, segment, level and blocks of each request: only equal ones share a pass."""
+        return tuple((r.version, r.segment, r.level, r.blocks) for r in self.requests)
 
     @cached_property
     def n_vectors(self) -> int:

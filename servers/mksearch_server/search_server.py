@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,8 @@ from mksearch.index.manifest import Manifest, SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import SegmentReader
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
-from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
-from mksearch.scoring.engine import Engine, keep_only, score_level
+from mksearch.params import BLOCKS_MAX, MAX_RECORDS, VECTOR_CLASSES
+from mksearch.scoring.engine import Engine, keep_only, score_blocks, score_level
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -531,6 +532,24 @@ class SearchServer:
             raise ParameterError(f"level {level} is not in 0..{len(levels) - 1}")
         return levels[level].width
 
+    def require_blocks(
+        self, version: int, segment: bytes, level: int, blocks: Sequence[int]
+    ) -> None:
+        """Refuse blocks that a level does not have, or that do not ascend; none name the level.
+
+        Raises:
+            ParameterError: one of them, another version, an unknown segment or level.
+        """
+        self.width(version, segment, level)
+        layout = self._served_segment(version, segment).header.layout
+        n_blocks = layout.level_shapes[level][0] // layout.block.height
+        if len(blocks) > BLOCKS_MAX or any(a >= b for a, b in pairwise(blocks)):
+            raise ParameterError(
+                f"{len(blocks)} named blocks do not ascend, or are more than {BLOCKS_MAX}"
+            )
+        if blocks and not 0 <= blocks[0] <= blocks[-1] < n_blocks:
+            raise ParameterError(f"a named block is not in 0..{n_blocks - 1}")
+
     def search_key(self, version: int, segment: bytes) -> bytes:
         """Return the search key of the group that a segment is of; b"" where it has none.
 
@@ -561,21 +580,25 @@ class SearchServer:
         return until_s if self._renewal is None else max(until_s, self._renewal.expires_at)
 
     def score(self, request: ScoreRequest) -> ScoreAnswer:
-        """Multiply every row of a level with a query share (docs/protocol.md, step 8.3).
+        """Multiply the rows of a level, or of named blocks, with a query share (step 8.3).
 
         Raises:
-            ParameterError: another version, an unknown segment or level, or shares out of shape.
+            ParameterError: another version, an unknown segment, level or block, or shares out of
+                shape.
         """
         return self.score_together([request])[0]
 
     def score_together(self, requests: Sequence[ScoreRequest]) -> list[ScoreAnswer]:
-        """Score requests for one version, segment and level in one pass over the cells.
+        """Score requests for one version, segment, level and blocks in one pass over the cells.
 
         Raises:
-            ParameterError: another version, an unknown segment or level, or shares out of shape.
+            ParameterError: another version, an unknown segment, level or block, or shares out of
+                shape.
         """
         first = requests[0]
-        self.width(first.version, first.segment, first.level)
+        self.require_blocks(first.version, first.segment, first.level, first.blocks)
+        if any(request.blocks != first.blocks for request in requests):
+            raise ParameterError("requests for different blocks do not share a pass")
         segment = self._served_segment(first.version, first.segment)
         for request in requests:
             if len(request.shares) not in VECTOR_CLASSES:
@@ -586,10 +609,13 @@ class SearchServer:
         geometry = segment.header.layout.levels[first.level]
         self._let_go_of_previous()
         key = first.segment, first.level
+        cells, vectors = segment.level(first.level), np.concatenate(shares)
         with _SCORING:
-            sums = score_level(
-                self._engine, key, segment.level(first.level), geometry, np.concatenate(shares)
-            )
+            if first.blocks:
+                height = segment.header.layout.block.height
+                sums = score_blocks(self._engine, cells, geometry, vectors, height, first.blocks)
+            else:
+                sums = score_level(self._engine, key, cells, geometry, vectors)
         answers = []
         at = 0
         for request in requests:

@@ -332,7 +332,9 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 head = convert.score_head(message.head)
                 search_key = self._runtime.search.search_key(head.version, head.segment)
                 self._runtime.gate.require_current(search_key, convert.ticket(head))
-                width = self._runtime.search.width(head.version, head.segment, head.level)
+                place = head.version, head.segment, head.level
+                self._runtime.search.require_blocks(*place, head.blocks)
+                width = self._runtime.search.width(*place)
                 shape = (head.n_vectors, width)
                 gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
             gathering.add(message.shares)

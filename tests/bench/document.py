@@ -50,6 +50,11 @@ MEANINGS = {
     "itself: wide rows cost bytes, narrow ones cost records. 10 records would be perfect. A record "
     "is read when the bound of its row reaches the tenth score. Index bytes are what a search "
     "reads whole; records, which are read one by one, come on top.",
+    "pruned.": "Cells of all blocks that were named, on every level and check rows included, over "
+    "the cells of the documents' level, which the other modes read whole; means over the queries "
+    "(the number is the same for each server asked). Every search is compared with one in "
+    "balanced. Exponents: growth of the cells read a search, all365k. Times are of the whole "
+    "search, the two ways in turn, in one client.",
     "building.": "`publish` of one collection from a process with one core and one thread; reading "
     "the file twice, hashing, counting, weighing, ordering, masking, sealing records and texts are "
     "in; the upload to three servers is not.",

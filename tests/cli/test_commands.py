@@ -36,7 +36,7 @@ QUERY = "watering tomato plants"
 SEARCH_FIELDS = {
     *("query", "k", "n_docs", "version", "verified", "exact", "privacy", "hits", "servers"),
     *("learned", "shown", "warnings", "groups", "records_fetched", "rounds", "bytes_sent"),
-    *("bytes_received", "timings_ms"),
+    *("bytes_received", "timings_ms", "blocks_opened", "score_waits", "cells_share"),
 }
 COMMANDS = (
     *("demo", "search", "open", "plan"),
@@ -121,7 +121,6 @@ def test_wrong_use_ends_with_2_and_one_line(runner: Runner, command: str) -> Non
     ("command", "part"),
     [
         ("search a --privacy full", "--privacy full is not part of version"),
-        ("search a --privacy fast", "--privacy fast is not part of version"),
         ("open a --privacy full", "--privacy full is not part of version"),
         ("search a --privacy none", "there is no privacy 'none'"),
         ("search a --traffic small", "--traffic is not part of version"),
@@ -350,6 +349,7 @@ def test_search_prints_one_object_with_every_field(collection: Collection) -> No
     assert fields["records_fetched"] >= 3
     assert fields["timings_ms"]["total"] > 0
     assert min(fields["rounds"], fields["bytes_sent"], fields["bytes_received"]) > 0
+    assert (fields["blocks_opened"], fields["score_waits"], fields["cells_share"]) == (0, 1, 1.0)
 
 
 def test_a_profile_forbids_modes_that_show_more_than_it_allows(
@@ -360,6 +360,8 @@ def test_a_profile_forbids_modes_that_show_more_than_it_allows(
     config.write_text('[privacy]\nmax = "balanced"\n')
     words = ("search", QUERY, "--profile", folder, "--json")
     assert collection.run.client(*words).json["hits"]
+    done = collection.run.client(*words, "--privacy", "fast")
+    require_error(done, 2, "mode fast shows servers more than balanced", "privacy.max")
 
     config.write_text('[privacy]\nmax = "full"\n')
     for command in (words, ("open", "garden-01", "--profile", folder, "--json")):
@@ -379,6 +381,15 @@ def test_offset_goes_on_where_the_page_before_ended(collection: Collection) -> N
 
     assert len(whole) == 5
     assert page == whole[2:]
+
+
+def test_fast_finds_the_same_hits_and_says_what_it_showed(collection: Collection) -> None:
+    balanced = collection("search", QUERY, "-k", "3", "--json").json
+    fast = collection("search", QUERY, "-k", "3", "--privacy", "fast", "--json").json
+
+    assert (fast["privacy"], fast["hits"]) == ("fast", balanced["hits"])
+    assert fast["blocks_opened"] >= 1
+    assert any("which blocks were opened" in sentence for sentence in fast["learned"])
 
 
 def test_a_limit_of_records_is_said_not_to_be_exact(collection: Collection) -> None:

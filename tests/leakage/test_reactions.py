@@ -12,6 +12,7 @@ from mksearch.errors import MksearchError
 from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
 from mksearch.params import P
 from mksearch.wire.v1 import owner_pb2
+from mksearch_client.privacy import AVAILABLE
 from mksearch_client.result import SearchResult
 from mksearch_client.searching import Connection, Searcher
 from tests.adversary.corpus import WORDS, make_documents
@@ -124,23 +125,31 @@ def test_when_no_server_has_a_record_that_opens_nothing_is_shown(watched: Watche
 
 
 @pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("mode", AVAILABLE)
 def test_what_a_search_says_that_servers_learned_is_what_they_saw(
-    watched: Watched, query: str
+    watched: Watched, mode: str, query: str
 ) -> None:
     searcher = watched.searcher()
     searcher.refresh()
+    for server in watched.servers.values():
+        server.score_requests.clear()
     results: list[SearchResult] = []
-    seen = watched.seen_while(lambda: results.append(searcher.search(query)))
+    seen = watched.seen_while(lambda: results.append(searcher.search(query, privacy=mode)))
     calls = [call for calls in seen.values() for call in calls]
     slots = [call[2][0] for call in calls if call[0] == "records"]  # type: ignore[index]
-    vectors = {call[5][0] for call in calls if call[0] == "score"}  # type: ignore[index]
-    shown = {one["what"]: one["count"] for one in results[0].shown["t"]}
+    requests = watched.servers[1].score_requests
+    (n_vectors,) = {len(request.shares) for request in requests}
+    expected = {"query": n_vectors, "records": sum(slots)}
+    if mode == "fast":
+        expected["blocks"] = sum(len(request.blocks) for request in requests)
+    result = results[0]
 
-    assert shown == {"query": vectors.pop(), "records": sum(slots)}
-    assert not vectors
+    assert result.privacy == mode
+    assert {one["what"]: one["count"] for one in result.shown["t"]} == expected
     rounds = "round" if len(slots) == 1 else "rounds"
-    said = results[0].learned[1]
+    said = " ".join(result.learned)
     assert (f"in {len(slots)} {rounds}" in said) if slots else ("no record was read" in said)
+    assert ("which blocks were opened" in said) == (mode == "fast")
 
 
 # --- claims ---------------------------------------------------------------------------------------

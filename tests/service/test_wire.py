@@ -22,7 +22,7 @@ from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Group, SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
-from mksearch.params import MAX_RECORDS, Quorum
+from mksearch.params import BLOCKS_MAX, MAX_RECORDS, Quorum
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch.wire.v1 import owner_pb2, search_pb2
@@ -260,6 +260,7 @@ def _changed(source: random.Random, message: bytes) -> bytes:
         ("GetRecords", search_pb2.GetRecordsRequest(slots=[2**64 - 1])),
         ("Score", search_pb2.ScoreRequest()),
         ("Score", search_pb2.ScoreRequest(head={"n_vectors": 2**32 - 1})),
+        ("Score", search_pb2.ScoreRequest(head={"blocks": range(BLOCKS_MAX + 1)})),
     ],
 )
 def test_a_request_that_asks_for_the_impossible_is_refused_in_words(
@@ -354,6 +355,22 @@ def test_shares_without_end_are_refused_at_once_and_cost_no_memory(collection: P
 
     assert n_sent < 30 * 50
     assert server.memory_bytes() < before + GROWTH_BYTES
+
+
+@pytest.mark.parametrize("blocks", [[2**32 - 1], [1, 0], [0, 0], range(BLOCKS_MAX + 1)])
+def test_blocks_that_no_level_has_are_refused_before_the_shares_come(
+    collection: Published, caller: Caller, blocks: Iterable[int]
+) -> None:
+    head, _ = _good_requests(collection)[SEARCH + "Score"]
+    message = search_pb2.ScoreRequest.FromString(head)
+    message.head.blocks.extend(blocks)
+    message.shares = b""
+
+    answered = caller(SEARCH + "Score", [message.SerializeToString()])
+
+    _require_named(answered)
+    assert answered.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "block" in answered.text
 
 
 def test_a_message_larger_than_any_is_refused_by_the_transport(

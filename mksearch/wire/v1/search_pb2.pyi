@@ -29,7 +29,7 @@ class ScoreRequest(_message.Message):
     def __init__(self, head: _Optional[_Union[ScoreRequestHead, _Mapping]] = ..., shares: _Optional[bytes] = ...) -> None: ...
 
 class ScoreRequestHead(_message.Message):
-    __slots__ = ("query_id", "version", "segment", "level", "n_vectors", "time", "signature")
+    __slots__ = ("query_id", "version", "segment", "level", "n_vectors", "time", "signature", "blocks")
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class ScoreRequestHead(_message.Message):
     N_VECTORS_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
     query_id: bytes
     version: int
     segment: bytes
@@ -44,7 +45,8 @@ class ScoreRequestHead(_message.Message):
     n_vectors: int
     time: int
     signature: bytes
-    def __init__(self, query_id: _Optional[bytes] = ..., version: _Optional[int] = ..., segment: _Optional[bytes] = ..., level: _Optional[int] = ..., n_vectors: _Optional[int] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, query_id: _Optional[bytes] = ..., version: _Optional[int] = ..., segment: _Optional[bytes] = ..., level: _Optional[int] = ..., n_vectors: _Optional[int] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("head", "sums", "signature")

@@ -72,8 +72,9 @@ class SearchServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request_iterator, context):
-        """Products of every row of a level with a query share (step 8.3): a head, then chunks; then, for
-        another segment, the next head.  The answers come in the order of the heads.
+        """Products of the rows of a level, or of the blocks that are named, with a query share (step
+        8.3): a head, then chunks; then, for another segment, the next head.  The answers come in the
+        order of the heads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
