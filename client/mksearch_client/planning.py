@@ -498,16 +498,19 @@ def _fast(corpus: Corpus, segments: list[SegmentLayout], load: Load) -> _Work:
     n_rows = n_blocks * _BLOCK.height
     answers = score_answer_bytes((n_vectors, n_rows, level.n_tables))
     asked, read = _reading(segments, load)
+    # Each level is asked for once and that of documents twice, before and after the cutoff is
+    # known; a block is named by a number of so many bytes.
     requests = sum(
         score_request_bytes(n_vectors, geometry.width)
         for segment in segments
-        for geometry in segment.levels
+        for geometry in (*segment.levels, segment.levels[0])
     )
+    name_bytes = max(1, ceil(_BLOCK.n_blocks(segments[0].n_rows).bit_length() / 7))
     return _Work(
         cells=cells,
         products=n_vectors * cells,
         rows=n_vectors * n_rows,
-        sent=threshold * (requests + 4 * n_blocks) + asked,
+        sent=threshold * (requests + name_bytes * n_blocks) + asked,
         received=threshold * answers + read,
         answer_bytes=answers + read,
     )

@@ -35,9 +35,10 @@ from mksearch.text.analyzers import make_analyzer
 from mksearch.text.vocabulary import Counts, count_corpus
 from mksearch.text.weights import Scoring
 from mksearch.wire import convert
-from mksearch_client import planning_wire
+from mksearch_client import planning_figures, planning_wire
 from mksearch_client.planning import DOCUMENTS_MAX, Corpus, Load, Machine, ModePlan, make_plan
 from mksearch_client.planning_figures import FIGURES, figure
+from mksearch_client.reading import Document
 from mksearch_client.searching import Searcher
 from mksearch_server.search_server import SearchServer
 from tests.adversary.corpus import WORDS, make_documents, make_texts
@@ -244,6 +245,34 @@ def test_a_balanced_search_sends_and_receives_what_was_planned(collection: Local
     width = SegmentReader(collection.segment_bytes(1)).header.layout.slot.width
     further = (records - planned.records) * 2 * width
     assert received == pytest.approx(planned.received_bytes + further, rel=0.05)
+
+
+def test_a_fast_search_sends_and_receives_no_more_than_planned_for_its_share_of_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(6)
+    vocabulary = np.array([f"{a}{b}" for a in WORDS for b in WORDS[:60]]).reshape(80, 90)
+    documents = [
+        Document(f"{n}", "", " ".join(rng.choice(vocabulary[n % 80], 12, replace=False)))
+        for n in range(6000)
+    ]
+    local = publish(documents, tmp_path)
+    servers = {server: Metered(real) for server, real in local.servers.items()}
+    searcher: Searcher = local.searcher(replace=dict(servers))
+    results = [searcher.search(" ".join(vocabulary[i, :3]), privacy="fast") for i in range(20)]
+    layout = SegmentReader(local.segment_bytes(1)).header.layout
+    corpus = Corpus(layout.n_rows, 12, vocabulary.size, layout.slot.part_bytes - 8, 100)
+    share = float(np.mean([result.cells_share for result in results]))
+    growth = (corpus.documents / 99_253) ** (figure("fast_growth_short") - 1)
+    monkeypatch.setitem(planning_figures._BY_NAME, "fast_share_short", share / growth)
+    planned = mode(make_plan(corpus).modes, "fast")
+    sent = sum(server.received for server in servers.values()) / len(results)
+    received = sum(server.sent for server in servers.values()) / len(results)
+
+    assert 0.05 < share < 0.6
+    assert 0.8 * planned.sent_bytes < sent < 1.1 * planned.sent_bytes
+    # Planned as if all cells were of the narrowest rows, of which there are most.
+    assert 0.3 * planned.received_bytes < received < planned.received_bytes
 
 
 # --- what was measured ----------------------------------------------------------------------------
