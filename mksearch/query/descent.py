@@ -34,10 +34,12 @@ _WHOLE_CELLS: Final = 1 << 20
 #: The first wait takes the lowest level above the documents with at most one in so many of their
 #: cells: it is a fixed cost that grows with the collection, and saves a wait for those above it.
 _START_SHARE: Final = 32
-#: Of the nodes, those are opened by guess whose bound is at least this share of the best bound.
-_NODE_SHARE: Final = 0.6
+#: Of the nodes, those are opened by guess whose bound is at least this share of the best bound; and
+#: later, beside blocks of documents, of the least bound among these.
+_NODE_SHARE: Final = 0.4
+_NODE_SHARE_LATER: Final = 0.5
 #: Blocks of documents opened by guess, a hit wanted; at least so many.
-_BLOCKS_A_HIT: Final = 1.5
+_BLOCKS_A_HIT: Final = 2.5
 _BLOCKS_MIN: Final = 12
 #: Passing over nodes may cost one in so many cells of level 0; where it would cost more, a search
 #: rather waits once more.
@@ -354,52 +356,41 @@ class Descent:
         return found
 
     def _guess(self, spare_cells: int) -> list[Opening]:
-        """Name the nodes with the best bounds, or the best blocks once no node is left to open."""
-        nodes = [
-            (tree.scored(tree.best(level)), tree, number, level)
+        """Name the blocks of documents with the best bounds, and nodes that may lead to such."""
+        cut = self._cut(spare_cells)
+        nodes = [(tree, level) for tree in self._trees for level in tree.levels() if level]
+        if cut:
+            least_node = int(_NODE_SHARE_LATER * cut)
+        else:
+            top = max((tree.scored(tree.best(level)) for tree, level in nodes), default=0)
+            least_node = int(_NODE_SHARE * top)
+        return [
+            Opening(number, level, tuple(sorted(tree.take(level, tree.least(least)))))
             for number, tree in enumerate(self._trees)
             for level in tree.levels()
-            if level
-        ]
-        documents = self._best_blocks(spare_cells)
-        best = max(
-            (tree.scored(tree.best(0)) for tree in self._trees if 0 in tree.levels()), default=0
-        )
-        opened = []
-        for bound, tree, number, level in nodes:
-            # Nodes that promise less than blocks that are known wait for the cutoff.
-            if bound > best or not documents:
-                top = max(found[0] for found in nodes)
-                least = tree.least(int(_NODE_SHARE * top))
-                opened.append(Opening(number, level, tuple(sorted(tree.take(level, least)))))
-        if any(opening.blocks for opening in opened):
-            return opened
-        return [
-            Opening(number, 0, tuple(sorted(self._trees[number].take(0, least))))
-            for number, least in documents
+            if (least := least_node if level else cut)
         ]
 
-    def _best_blocks(self, spare_cells: int) -> list[tuple[int, int]]:
-        """Return (source, least bound) of the blocks of documents with the best bounds."""
-        ordered: list[tuple[int, int, int]] = []
-        for number, tree in enumerate(self._trees):
+    def _cut(self, spare_cells: int) -> int:
+        """Return the score that the best known blocks of documents promise, 0 without any."""
+        ordered: list[tuple[int, int]] = []
+        for tree in self._trees:
             if 0 in tree.levels():
                 cells = tree.cells(0, 1)
-                ordered += [(tree.scored(int(b)), number, cells) for b in tree.bounds(0)]
+                ordered += [(tree.scored(int(bound)), cells) for bound in tree.bounds(0)]
+        if not ordered:
+            return 0
         ordered.sort(reverse=True)
         n_wanted = max(_BLOCKS_MIN, int(_BLOCKS_A_HIT * self.ranking.n_wanted), self._n_guessed)
+        # Twice as many where these do not bring the hits wanted.
+        self._n_guessed = 2 * n_wanted
         n_cells, cut = 0, 0
-        for at, (bound, _, cells) in enumerate(ordered):
+        for at, (bound, cells) in enumerate(ordered):
             n_cells += cells
             if at >= n_wanted and n_cells > spare_cells:
                 break
             cut = bound
-        self._n_guessed = 2 * n_wanted
-        return [
-            (number, tree.least(cut))
-            for number, tree in enumerate(self._trees)
-            if cut and 0 in tree.levels()
-        ]
+        return cut
 
     def add(self, opening: Opening, sums: Sums, units: Iterable[int]) -> None:
         """Take the proved sums of what was named.

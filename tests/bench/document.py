@@ -133,6 +133,7 @@ def render(measured: Measured) -> str:
         _searches(measured),
         _reading(measured),
         _records(measured),
+        _pruned(measured),
         _building(measured),
         _peers(measured),
         "## GPUs\n\n" + GPUS,
@@ -263,6 +264,29 @@ def _records(measured: Measured) -> str:
             "and the texts themselves are not part of the index."
         )
     return text
+
+
+def _pruned(measured: Measured) -> str:
+    rows, growth = _rows(measured, "cells"), _rows(measured, "growth")
+    if not rows:
+        return ""
+    names = ("mean", "median", "p90", "most", "blocks", "waits", "waits_most", "records")
+    table = _table(
+        ["queries", "cells read", "median", "90 %", "most", "blocks", "waits", "most", "records"],
+        ([row["queries"], *(number(float(row[name])) for name in names)] for row in rows),
+    )
+    kinds = ("claims", "words")
+    grown = _table(
+        ["documents", *(f"cells, {kind}" for kind in kinds), *(f"waits, {kind}" for kind in kinds)],
+        (
+            [f"{row['documents']:,}"]
+            + [number(float(row[kind])) for kind in kinds]
+            + [number(float(row[f"{kind}_waits"])) for kind in kinds]
+            for row in growth
+        ),
+    )
+    text = "## Named blocks\n\nCells over those of all documents, privacy fast, mix99k:\n\n"
+    return f"{text}{table}\n\nCells a search and most waits, all365k:\n\n{grown}"
 
 
 def _building(measured: Measured) -> str:

@@ -305,7 +305,9 @@ def test_a_cell_holds_the_largest_impact_of_its_column_and_checks_weigh_the_chil
 
 
 def test_default_widths_follow_the_mean_row_and_the_vocabulary() -> None:
-    assert index.default_widths(29 * 100, 100, 50_000, 3, 2) == [(512, 512), (4096, 4096)]
+    assert index.default_widths(29 * 100, 100, 50_000, 3, 4) == [
+        *((512, 512), (2048, 2048), (8192, 8192), (8192, 8192)),
+    ]
     assert index.default_widths(29 * 100, 100, 2_000, 3, 2) == [(512, 512), (2048, 64)]
     assert index.default_widths(0, 1, 0, 3, 1) == [(64, 64)]
 
