@@ -62,6 +62,8 @@ _HEAPS_FACTOR, _HEAPS_EXPONENT = 21.0, 0.6
 #: Text and record of a document that is not described: bytes a distinct word, and of a title, an
 #: id and a snippet.
 _TEXT_BYTES_A_TERM, _RECORD_BYTES_A_TERM, _RECORD_HEAD_BYTES = 12, 2.2, 300
+#: Private fetches of a segment: at least so many, padded to powers of two, so many in a request.
+_FETCHES_MIN, _FETCHES_MAX = 16, 64
 _BLOCK = BlockShape()
 
 
@@ -198,8 +200,10 @@ class Load:
         return min(n_rows, ceil(figure("reads_a_hit") * self.k))
 
     def n_fetches(self, n_rows: int) -> int:
-        """Return the private fetches of one query: the reads, padded to a power of two."""
-        return 1 << (self.n_records(n_rows) - 1).bit_length()
+        """Return the private fetches of one segment: the reads, padded, at least 16."""
+        n_whole, rest = divmod(max(_FETCHES_MIN, self.n_records(n_rows)), _FETCHES_MAX)
+        padded = 1 << (rest - 1).bit_length() if rest else 0
+        return n_whole * _FETCHES_MAX + padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,17 +464,19 @@ def _balanced(segments: list[SegmentLayout], load: Load) -> _Work:
 
 
 def _full(segments: list[SegmentLayout], load: Load) -> _Work:
-    """Model of the design: one-hot selectors over groups of about sqrt(N / L) records."""
+    """Model of the design: shared one-hot selectors over groups of about sqrt(N / L) records.
+
+    Wanted ones and dummies in one round, the same number for every segment.
+    """
     scoring = _scoring(segments, load)
+    n_fetches = load.n_fetches(_n_rows(segments))
     sent = received = elements = 0
     for segment in segments:
         n_slots, width = segment.n_slots, segment.slot.width
         group = max(1, isqrt(n_slots // width))
-        sent += score_request_bytes(1, ceil(n_slots / group))
-        received += record_answer_bytes(group, width)
+        sent += score_request_bytes(n_fetches, ceil(n_slots / group))
+        received += record_answer_bytes(n_fetches * group, width)
         elements += n_slots * width
-    n_fetches = load.n_fetches(_n_rows(segments))
-    sent, received = n_fetches * sent, n_fetches * received
     return _Work(
         cells=scoring.cells,
         products=scoring.products,

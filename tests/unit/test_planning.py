@@ -270,7 +270,8 @@ def test_a_fast_search_sends_and_receives_no_more_than_planned_for_its_share_of_
     received = sum(server.sent for server in servers.values()) / len(results)
 
     assert 0.05 < share < 0.6
-    assert 0.8 * planned.sent_bytes < sent < 1.1 * planned.sent_bytes
+    # The levels at the top, which are the widest, may be passed over.
+    assert 0.2 * planned.sent_bytes < sent < 1.1 * planned.sent_bytes
     # Planned as if all cells were of the narrowest rows, of which there are most.
     assert 0.3 * planned.received_bytes < received < planned.received_bytes
 
@@ -357,7 +358,9 @@ def test_planned_bytes_a_document_are_those_that_were_measured(report: Report) -
     (row,) = report.rows("widths", "bytes")
     planned = make_plan(Corpus.of(99_253, 28.6, vocabulary=150_000))
 
-    assert planned.index_bytes / 99_253 == pytest.approx(report.figure("widths.bytes"), rel=0.03)
+    assert planned.levels[0]["bytes"] / 99_253 == pytest.approx(row["documents"], rel=0.03)
+    # The widths of nodes were others when that was measured (decisions/0019).
+    assert planned.index_bytes / 99_253 == pytest.approx(report.figure("widths.bytes"), rel=0.1)
     assert planned.record_bytes / 99_253 == pytest.approx(row["records"], rel=0.05)
 
 
