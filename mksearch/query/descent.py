@@ -1,4 +1,4 @@
-"""Best-first descent of the MDB-tree: which blocks to open, wait after wait (step 8.11).
+"""Best-first descent of the MDB-tree: which blocks to open, wait after wait (step 8.12).
 
 Nothing here talks to a server.  The caller opens what ``wanted`` names, ``add``s the proved sums,
 reads the records that ``ranking`` wants, and asks again until neither wants anything.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -39,11 +39,11 @@ _START_SHARE: Final = 32
 _NODE_SHARE: Final = 0.4
 _NODE_SHARE_LATER: Final = 0.5
 #: Blocks of documents opened by guess, a hit wanted; at least so many.
-_BLOCKS_A_HIT: Final = 2.5
+_BLOCKS_A_HIT: Final = 3.5
 _BLOCKS_MIN: Final = 12
 #: Passing over nodes may cost one in so many cells of level 0; where it would cost more, a search
 #: rather waits once more.
-_PASS_SHARE: Final = 16
+_PASS_SHARE: Final = 4
 #: Records of the first round beyond the hits wanted, a hit: so that one poor record among the best
 #: bounds does not spoil the cutoff.
 _SPARE_RECORDS: Final = 0.5
@@ -170,10 +170,10 @@ class _Tree:
         """Return the largest bound of a block of a level that is not opened."""
         return int(self._closed[level][1].max())
 
-    def bounds(self, level: int) -> _Bounds:
-        """Return bounds of the blocks of a level that are not opened, in falling order."""
-        bounds: _Bounds = np.sort(self._closed[level][1])[::-1]
-        return bounds
+    def bounds(self, level: int) -> list[int]:
+        """Return bounds of the blocks of a level that are not opened."""
+        found: list[int] = self._closed[level][1].tolist()
+        return found
 
     def take(self, level: int, least: int) -> list[int]:
         """Name the blocks of a level whose bound is at least ``least``."""
@@ -183,7 +183,7 @@ class _Tree:
         if level not in self._closed:
             return []
         blocks, bounds = self._closed[level]
-        chosen = np.flatnonzero(bounds >= least)[:BLOCKS_MAX]
+        chosen = np.flatnonzero(bounds >= least)
         keep = np.ones(len(blocks), np.bool_)
         keep[chosen] = False
         self._closed[level] = blocks[keep], bounds[keep]
@@ -230,7 +230,7 @@ class _Tree:
             if bound is not None:
                 bounds[at] = np.minimum(bounds[at], bound)
         if level:
-            rows = self._rows(blocks)
+            rows = self.rows_of(blocks)
             known = (bounds > 0) & (rows < self.segment.n_blocks(level - 1))
             found = rows[known], bounds[known]
             before = self._closed.get(level - 1, (rows[:0, 0], bounds[:0, 0]))
@@ -242,9 +242,6 @@ class _Tree:
 
     def rows_of(self, blocks: Sequence[int]) -> NDArray[np.int64]:
         """Return the rows of some blocks: int64 (n_blocks, fan_out)."""
-        return self._rows(blocks)
-
-    def _rows(self, blocks: Sequence[int]) -> NDArray[np.int64]:
         fan_out = self.segment.block.fan_out
         return np.array(blocks, np.int64)[:, None] * fan_out + np.arange(fan_out)
 
@@ -320,7 +317,7 @@ class Descent:
             found = self._rest(cutoff)
         else:
             found = self._guess(spare_cells)
-        found = [opening for opening in found if opening.blocks]
+        found = [part for opening in found for part in _parts(opening)]
         if found:
             self.n_waits += 1
             self.opened += found
@@ -377,7 +374,7 @@ class Descent:
         for tree in self._trees:
             if 0 in tree.levels():
                 cells = tree.cells(0, 1)
-                ordered += [(tree.scored(int(bound)), cells) for bound in tree.bounds(0)]
+                ordered += [(tree.scored(bound), cells) for bound in tree.bounds(0)]
         if not ordered:
             return 0
         ordered.sort(reverse=True)
@@ -412,6 +409,12 @@ class Descent:
         for row, bound in zip(rows[wanted].tolist(), bounds[wanted].tolist(), strict=True):
             if row not in gone:
                 self.ranking.offer(opening.source, row, tree.scored(bound))
+
+
+def _parts(opening: Opening) -> list[Opening]:
+    """Cut an opening into what one request may name; nothing for no block."""
+    starts = range(0, len(opening.blocks), BLOCKS_MAX)
+    return [replace(opening, blocks=opening.blocks[at : at + BLOCKS_MAX]) for at in starts]
 
 
 def _block_bounds(segment: SegmentView, sums: Sums, units: Sequence[int]) -> _Bounds:
