@@ -66,6 +66,12 @@ TITLE_CHARS: Final = 200
 #: Longest external id, bytes of UTF-8.
 ID_BYTES_MAX: Final = 1024
 
+#: Private fetches of one request: the number is public, so it is one of these (bytes: a fetch is
+#: some 20 KB each way and server at 100,000 records).
+FETCH_CLASSES: Final = (4, 8, 16, 32, 64)
+#: Bytes of selectors that one call may bring: 64 fetches from 2**19 groups.
+SELECTOR_BYTES_MAX: Final = 1 << 26
+
 # --- access -------------------------------------------------------------------
 #: Longest policy, bytes of UTF-8: it stands in every manifest, and parsing stays below a few ms.
 POLICY_BYTES_MAX: Final = 4096

@@ -60,8 +60,8 @@ _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "
 _Privacy = Annotated[
     str,
     typer.Option(
-        help="balanced: servers see permuted record numbers; fast: a search shows blocks as well; "
-        "full: later."
+        help="full: a search shows no record; balanced: servers see permuted record numbers; "
+        "fast: a search shows blocks as well."
     ),
 ]
 
@@ -286,9 +286,9 @@ def open_document(
 ) -> None:
     """Fetch and open one whole document."""
     from mksearch_client.commands import OpenOptions, run_open
-    from mksearch_client.privacy import PrivacyLimit
+    from mksearch_client.privacy import AVAILABLE_OPENING, PrivacyLimit
 
-    PrivacyLimit().require(privacy)
+    PrivacyLimit().require(privacy, AVAILABLE_OPENING)
     options = OpenOptions(document_id, output, accept_expired)
     run_open(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 

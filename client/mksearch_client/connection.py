@@ -26,7 +26,14 @@ from mksearch.errors import (
     ServerUnreachable,
 )
 from mksearch.index.manifest import Manifest
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
 from mksearch.params import KEY_BYTES
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
@@ -490,6 +497,37 @@ class GrpcConnection:
                 ]
             finally:
                 stream.cancel()
+
+        return self._ask(work)
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        """Return selected record slots; the answer is proved to come from the server.
+
+        Raises:
+            ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
+        """
+        return self.select_all([request])[0]
+
+    def select_all(self, requests: Sequence[SelectRequest]) -> list[SelectAnswer]:
+        """Return selected record slots of some segments, in one call; see ``select``."""
+        shapes = [shape for r in requests if (shape := r.answer_shape) is not None]
+        if len(shapes) != len(requests):
+            raise ParameterError("a select request does not say what shape its answer has")
+
+        def work() -> list[SelectAnswer]:
+            messages = chain.from_iterable(map(convert.select_request_messages, requests))
+            stream = self._search.Select(messages, timeout=self._timeout_s)
+            answers = []
+            try:
+                for number, (request, shape) in enumerate(zip(requests, shapes, strict=True), 1):
+                    answer, signature = convert.select_answer(
+                        stream, shape, is_one_of_many=number < len(requests)
+                    )
+                    self._require_verifier().select(request, answer, signature)
+                    answers.append(replace(answer, signature=signature))
+            finally:
+                stream.cancel()
+            return answers
 
         return self._ask(work)
 

@@ -46,7 +46,7 @@ class SearchFacts:
         n_groups: policy groups asked.
         n_vectors: of the query, over all groups and segments.
         n_slots: record slots read by number.
-        n_fetches: private fetches of records, dummies included.
+        fetches: private fetches from each segment, dummies included, round by round.
         opened: what of each level was opened by name, the root's level first.
         n_steps: in how many steps, one after another.
         n_reads: rounds of records, as far as they were read by number.
@@ -58,7 +58,7 @@ class SearchFacts:
     n_groups: int
     n_vectors: int
     n_slots: int = 0
-    n_fetches: int = 0
+    fetches: Sequence[int] = ()
     opened: Sequence[OpenedLevel] = ()
     n_steps: int = 0
     n_reads: int = 0
@@ -182,14 +182,13 @@ def _records(facts: SearchFacts) -> Shown:
 
 
 def _fetches(facts: SearchFacts) -> Shown:
-    n = facts.n_fetches
-    times = "once" if n == 1 else f"{n} times"
+    rounds = ", then ".join(map(str, facts.fetches)) or "no"
     return Shown(
         _FEW,
         "fetches",
-        n,
-        f"the servers asked for records: that records were fetched {times}, dummies included; not "
-        "which, nor how many of them were wanted",
+        sum(facts.fetches),
+        f"the servers asked for records: that {rounds} fetches came for each segment, dummies "
+        "included, a number that says about how many records proved the answer; not which records",
     )
 
 

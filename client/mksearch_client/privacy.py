@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mksearch import __version__
 from mksearch.errors import ParameterError, PrivacyExceeded, ProfileError
 
-__all__ = ["AVAILABLE", "CONFIG_NAME", "MODES", "PrivacyLimit"]
+__all__ = ["AVAILABLE", "AVAILABLE_OPENING", "CONFIG_NAME", "MODES", "PrivacyLimit"]
 
 #: Modes of a search; each shows servers what the one before it shows, and more.
 MODES = ("full", "balanced", "fast")
-#: Those that this release has.
-AVAILABLE = ("balanced", "fast")
+#: Those that this release has for searching, and for opening a document, whose name shows.
+AVAILABLE = ("full", "balanced", "fast")
+AVAILABLE_OPENING = ("balanced",)
 CONFIG_NAME = "config.toml"
 _BYTES_MAX = 1 << 20
 
@@ -65,27 +67,32 @@ class PrivacyLimit:
             raise _wrong(path, f"privacy.max is {most!r}")
         return cls(most, str(path))
 
-    def require(self, mode: str) -> None:
+    def require(self, mode: str, available: Sequence[str] | None = None) -> None:
         """Allow a mode, or refuse it before anything is sent.
+
+        Args:
+            mode: that was asked for.
+            available: modes that there are for this, by default those for searching.
 
         Raises:
             ParameterError: there is no such mode, or not in this release.
             PrivacyExceeded: it shows more than the profile allows.
         """
+        available = AVAILABLE if available is None else available
+        others = f"use {' or '.join(available)}"
         if mode not in MODES:
+            raise ParameterError(f"there is no privacy {mode!r}", cure=others)
+        if mode not in available:
             raise ParameterError(
-                f"there is no privacy {mode!r}", cure=f"use {' or '.join(AVAILABLE)}"
-            )
-        if mode not in AVAILABLE:
-            raise ParameterError(
-                f"--privacy {mode} is not part of version {__version__}",
-                cure=f"use {' or '.join(AVAILABLE)}",
+                f"--privacy {mode} is not part of version {__version__} for this", cure=others
             )
         if MODES.index(mode) > MODES.index(self.most):
             raise PrivacyExceeded(
                 f"mode {mode} shows servers more than {self.most}, the most that privacy.max in "
                 f"{self.source or 'this profile'} allows",
-                cure=f"use --privacy {self.most}, or raise privacy.max",
+                cure=f"use --privacy {self.most}, or raise privacy.max"
+                if self.most in available
+                else "raise privacy.max",
             )
 
 

@@ -1,8 +1,8 @@
 """Search: ask t + 1 servers, prove their answers, read the records that prove the ranking.
 
-Data flow of privacy ``balanced`` (``pruned`` has that of ``fast``): query -> question and trapdoor
--> one attempt a segment, t + 1 servers, further ones on failure -> proved sums -> bounds -> records
-by falling bound from any server -> hits.
+Data flow of privacy ``balanced`` (``private`` and ``pruned`` have those of ``full`` and ``fast``):
+query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on failure ->
+proved sums -> bounds -> records by falling bound from any server -> hits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from mksearch_client.freshness import Freshness
 from mksearch_client.keyring import KeyRing
 from mksearch_client.learned import SearchFacts, what_was_learned
 from mksearch_client.opening import OpenVersion, VersionOpener
-from mksearch_client.privacy import PrivacyLimit
+from mksearch_client.privacy import AVAILABLE_OPENING, PrivacyLimit
+from mksearch_client.private import PrivateRecords
 from mksearch_client.pruned import Pace, PrunedSearch
 from mksearch_client.result import SearchHit, SearchResult
 from mksearch_client.rounds import Asked, LieCallback, SearchRounds
@@ -40,8 +41,6 @@ from mksearch_client.versions import RivalsCallback, newest_manifest
 
 __all__ = ["Cache", "Connection", "Searcher"]
 
-#: How documents are opened: by name.
-_OPEN_MODE = "balanced"
 #: Unknown words that a warning lists.
 _WORDS_SHOWN = 20
 
@@ -207,8 +206,8 @@ class Searcher:
             k: hits wanted, 1..10000; fewer come when fewer documents match.
             offset: hits left out before them.
             max_records: records that may be read; None for 2000 or twice the hits wanted.
-            privacy: "balanced", or "fast", which shows the servers which blocks are opened; the
-                hits are the same.
+            privacy: "balanced"; "full", which hides from the servers which records are read; or
+                "fast", which shows them which blocks are opened. The hits are the same.
 
         Raises:
             ParameterError: there is no such privacy.
@@ -258,6 +257,7 @@ class Searcher:
             for segment in view.segments
         ]
         pruned: PrunedSearch | None = None
+        private: PrivateRecords | None = None
         if privacy == "fast":
             pruned = PrunedSearch(
                 run,
@@ -274,7 +274,19 @@ class Searcher:
         else:
             sources = run.bounds(asked, quorum, version)
             ranking = Ranking(sources, k, offset=offset, max_records=max_records)
-            run.timed("records", lambda: run.read(ranking, sources, version))
+            if privacy == "full":
+                private = PrivateRecords(
+                    run,
+                    servers,
+                    sources,
+                    quorum=quorum,
+                    version=version,
+                    random=self._random,
+                    clock=self._clock,
+                )
+                run.timed("records", lambda: private.read(ranking))
+            else:
+                run.timed("records", lambda: run.read(ranking, sources, version))
         total_ms = 1000 * (time.perf_counter() - started)
         warnings = _question_warnings(opened.views, questions) + self._warnings(ranking)
         reports = tuple(servers.reports.values())
@@ -286,6 +298,7 @@ class Searcher:
                 n_vectors=run.n_vectors,
                 n_slots=run.n_slots,
                 n_reads=run.n_reads,
+                fetches=() if private is None else private.sizes,
                 opened=() if pruned is None else pruned.opened(),
                 n_steps=0 if pruned is None else pruned.descent.n_waits,
                 n_failed=sum(report.status not in ("ok", "unused") for report in reports),
@@ -344,7 +357,7 @@ class Searcher:
             InputError: there is no such document.
             VerificationError: no server sent the right bytes.
         """
-        self._limit.require(_OPEN_MODE)
+        self._limit.require("balanced", AVAILABLE_OPENING)
         servers = self._start()
         opened = self._open(servers)
         collection = self._keys.collection

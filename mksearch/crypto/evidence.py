@@ -21,7 +21,7 @@ from mksearch.crypto.kdf import sha256
 from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
 from mksearch.crypto.tickets import request_hash
 from mksearch.errors import FormatError
-from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.messages import ScoreAnswer, ScoreRequest, SelectAnswer, SelectRequest
 from mksearch.params import BLOCKS_MAX, KEY_BYTES, N_SERVERS_MAX, VECTOR_CLASSES, P
 
 __all__ = ["NONCE_BYTES", "AnswerSigner", "AnswerVerifier", "Evidence"]
@@ -67,6 +67,11 @@ def _score_message(request: ScoreRequest, answer: ScoreAnswer) -> bytes:
     return request_hash(request) + said
 
 
+def _select_message(request: SelectRequest, answer: SelectAnswer) -> bytes:
+    elements = answer.elements.astype("<u2", copy=False)
+    return request_hash(request) + sha256(*map(_u32, elements.shape), elements.tobytes())
+
+
 def _manifest_message(nonce: bytes, manifest: bytes) -> bytes:
     return sha256(b"manifest\0", nonce) + sha256(manifest)
 
@@ -96,6 +101,10 @@ class AnswerSigner:
     def score(self, request: ScoreRequest, answer: ScoreAnswer) -> bytes:
         """Sign a score answer: 64 bytes."""
         return self._key.sign(labels.ANSWER, _score_message(request, answer))
+
+    def select(self, request: SelectRequest, answer: SelectAnswer) -> bytes:
+        """Sign an answer of selected record slots: 64 bytes."""
+        return self._key.sign(labels.ANSWER, _select_message(request, answer))
 
     def manifest(self, nonce: bytes, manifest: bytes) -> bytes:
         """Sign a manifest answer to ``nonce`` (16 bytes): 64 bytes."""
@@ -128,6 +137,10 @@ class AnswerVerifier:
     def score(self, request: ScoreRequest, answer: ScoreAnswer, signature: bytes) -> None:
         """Raise VerificationError unless the server signed ``answer`` to ``request``."""
         self._verify(_score_message(request, answer), signature)
+
+    def select(self, request: SelectRequest, answer: SelectAnswer, signature: bytes) -> None:
+        """Raise VerificationError unless the server signed ``answer`` to ``request``."""
+        self._verify(_select_message(request, answer), signature)
 
     def manifest(self, nonce: bytes, manifest: bytes, signature: bytes) -> None:
         """Raise VerificationError unless the server signed ``manifest`` for ``nonce``."""

@@ -22,7 +22,7 @@ from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream
 from mksearch.index.tombstones import LookupPart, Tombstones, decode_parts
-from mksearch.messages import RecordRequest, ScoreRequest, Ticket
+from mksearch.messages import AnyRequest, Ticket
 from mksearch.text.analyzers import Analyzer, make_analyzer
 from mksearch.text.weights import Scoring, Statistics, document_weights, query_weights
 
@@ -283,9 +283,7 @@ class GroupView:
         counts = dfs[np.array(order, np.int64)]
         return order, Statistics(self.dictionary.n_docs, self.dictionary.total_length, counts)
 
-    def ticket(
-        self, server: int, request: ScoreRequest | RecordRequest, time_s: int
-    ) -> Ticket | None:
+    def ticket(self, server: int, request: AnyRequest, time_s: int) -> Ticket | None:
         """Sign a request to one server, where the group has a search key; else None."""
         return None if self._signer is None else self._signer.sign(server, request, time_s)
 

@@ -14,8 +14,16 @@ from numpy.typing import NDArray
 
 from mksearch.crypto.signature import SIGNATURE_BYTES
 from mksearch.errors import FormatError, ParameterError, ServerRefused
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest, Ticket
-from mksearch.params import BLOCKS_MAX, KEY_BYTES, MAX_RECORDS, VECTOR_CLASSES, P
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+    Ticket,
+)
+from mksearch.params import BLOCKS_MAX, FETCH_CLASSES, KEY_BYTES, MAX_RECORDS, VECTOR_CLASSES, P
 from mksearch.wire.v1 import search_pb2 as pb
 
 __all__ = [
@@ -34,6 +42,11 @@ __all__ = [
     "score_head",
     "score_request",
     "score_request_messages",
+    "select_answer",
+    "select_answer_messages",
+    "select_head",
+    "select_request",
+    "select_request_messages",
     "ticket",
 ]
 
@@ -102,7 +115,9 @@ def _ticket_fields(ticket: Ticket | None) -> dict[str, Any]:
     return {} if ticket is None else {"time": ticket.time_s, "signature": ticket.signature}
 
 
-def ticket(message: pb.ScoreRequestHead | pb.GetRecordsRequest) -> Ticket | None:
+def ticket(
+    message: pb.ScoreRequestHead | pb.GetRecordsRequest | pb.SelectRequestHead,
+) -> Ticket | None:
     """Return the ticket of a request, None without one.
 
     Raises:
@@ -115,6 +130,15 @@ def ticket(message: pb.ScoreRequestHead | pb.GetRecordsRequest) -> Ticket | None
             f"a signature has {len(message.signature)} bytes (need {SIGNATURE_BYTES})"
         )
     return Ticket(message.time, message.signature)
+
+
+def _require_names(head: pb.ScoreRequestHead | pb.SelectRequestHead) -> None:
+    for value, n_bytes, what in (
+        (head.query_id, _QUERY_ID_BYTES, "a query id"),
+        (head.segment, KEY_BYTES, "a segment id"),
+    ):
+        if len(value) != n_bytes:
+            raise ParameterError(f"{what} has {len(value)} bytes (need {n_bytes})")
 
 
 def score_request_messages(request: ScoreRequest) -> Iterator[pb.ScoreRequest]:
@@ -139,12 +163,7 @@ def score_head(head: pb.ScoreRequestHead) -> pb.ScoreRequestHead:
     Raises:
         ParameterError: a field is out of range.
     """
-    for value, n_bytes, what in (
-        (head.query_id, _QUERY_ID_BYTES, "a query id"),
-        (head.segment, KEY_BYTES, "a segment id"),
-    ):
-        if len(value) != n_bytes:
-            raise ParameterError(f"{what} has {len(value)} bytes (need {n_bytes})")
+    _require_names(head)
     if head.n_vectors not in VECTOR_CLASSES:
         raise ParameterError(f"{head.n_vectors} vectors came (1, 2 or 4 are possible)")
     if len(head.blocks) > BLOCKS_MAX:
@@ -315,3 +334,87 @@ def record_answer(
         if is_one_of_many and gathering.is_whole:
             break
     return RecordAnswer(gathering.elements((n_slots, slot_width)))
+
+
+# --- records by selectors ----------------------------------------------------------------------
+
+
+def select_request_messages(request: SelectRequest) -> Iterator[pb.SelectRequest]:
+    """Yield the messages of a request with selectors."""
+    head: pb.SelectRequestHead | None = pb.SelectRequestHead(
+        query_id=request.query_id,
+        version=request.version,
+        segment=request.segment,
+        n_fetches=len(request.selectors),
+        **_ticket_fields(request.ticket),
+    )
+    for piece in chunks(request.selectors.astype("<u2", copy=False).tobytes()):
+        yield pb.SelectRequest(head=head, selectors=piece)
+        head = None
+
+
+def select_head(head: pb.SelectRequestHead) -> pb.SelectRequestHead:
+    """Return a received head after proving its fields.
+
+    Raises:
+        ParameterError: a field is out of range.
+    """
+    _require_names(head)
+    if head.n_fetches not in FETCH_CLASSES:
+        raise ParameterError(f"{head.n_fetches} fetches came (need one of {FETCH_CLASSES})")
+    return head
+
+
+def select_request(head: pb.SelectRequestHead, selectors: NDArray[np.uint16]) -> SelectRequest:
+    """Return the core's request: ``selectors`` is uint16 (n_fetches, groups)."""
+    return SelectRequest(head.query_id, head.version, head.segment, selectors, ticket=ticket(head))
+
+
+def select_answer_messages(answer: SelectAnswer, signature: bytes) -> Iterator[pb.SelectResponse]:
+    """Yield the messages of an answer, the signature (64 bytes) in the last."""
+    n_fetches, group_slots, slot_width = answer.elements.shape
+    head: pb.SelectResponseHead | None = pb.SelectResponseHead(
+        query_id=answer.query_id,
+        n_fetches=n_fetches,
+        group_slots=group_slots,
+        slot_width=slot_width,
+    )
+    *pieces, last = chunks(answer.elements.astype("<u2", copy=False).tobytes())
+    for piece in pieces:
+        yield pb.SelectResponse(head=head, elements=piece)
+        head = None
+    yield pb.SelectResponse(head=head, elements=last, signature=signature)
+
+
+def select_answer(
+    messages: Iterable[pb.SelectResponse],
+    shape: tuple[int, int, int],
+    *,
+    is_one_of_many: bool = False,
+) -> tuple[SelectAnswer, bytes]:
+    """Join an answer of selected slots; return it and the signature.
+
+    Args:
+        messages: as received.
+        shape: (n_fetches, slots of a group, slot width) that was asked for.
+        is_one_of_many: what is behind its signature is the next answer.
+
+    Raises:
+        FormatError: the head announces another shape, or bytes are missing or too many.
+    """
+    gathering = Gathering(2 * int(np.prod(shape)), "an answer of selected slots")
+    head: pb.SelectResponseHead | None = None
+    signature = b""
+    for message in messages:
+        if head is None:
+            head = message.head
+            announced = (head.n_fetches, head.group_slots, head.slot_width)
+            if announced != shape:
+                raise FormatError(f"selected slots of shape {announced} came (need {shape})")
+        gathering.add(message.elements)
+        signature = message.signature
+        if signature and is_one_of_many:
+            break
+    if head is None:
+        raise FormatError("an empty answer of selected slots came")
+    return SelectAnswer(head.query_id, gathering.elements(shape)), signature

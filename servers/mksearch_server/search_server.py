@@ -29,9 +29,17 @@ from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Manifest, SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import SegmentReader
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
-from mksearch.params import BLOCKS_MAX, MAX_RECORDS, VECTOR_CLASSES
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
+from mksearch.params import BLOCKS_MAX, FETCH_CLASSES, MAX_RECORDS, VECTOR_CLASSES
 from mksearch.scoring.engine import Engine, keep_only, score_blocks, score_level
+from mksearch.scoring.selecting import select_groups
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -644,6 +652,32 @@ class SearchServer:
             RecordAnswer(np.array(slots[wanted[start : start + _SLOTS_PER_PIECE]]))
             for start in starts
         )
+
+    def n_groups(self, version: int, segment: bytes) -> int:
+        """Return the groups of record slots of a segment, which a selector chooses from.
+
+        Raises:
+            ParameterError: another version, or an unknown segment.
+        """
+        layout = self._served_segment(version, segment).header.layout
+        return layout.slot.groups(layout.n_slots)[0]
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        """Multiply selectors with the groups of record slots (docs/protocol.md, step 8.1.4).
+
+        Raises:
+            ParameterError: another version, an unknown segment, or selectors out of shape.
+        """
+        segment = self._served_segment(request.version, request.segment)
+        layout = segment.header.layout
+        if len(request.selectors) not in FETCH_CLASSES:
+            raise ParameterError(
+                f"{len(request.selectors)} fetches came (need one of {FETCH_CLASSES})"
+            )
+        _, group_slots = layout.slot.groups(layout.n_slots)
+        with _SCORING:
+            elements = select_groups(self._engine, segment.slots(), request.selectors, group_slots)
+        return SelectAnswer(request.query_id, elements)
 
     def _slots_for(self, request: RecordRequest) -> NDArray[np.uint16]:
         """Return all record slots of the segment, after proving the request."""

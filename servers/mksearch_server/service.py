@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, TypeVar
@@ -20,7 +20,8 @@ from mksearch import __version__
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import MksearchError, ParameterError, StorageError
-from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.messages import ScoreAnswer, ScoreRequest, SelectAnswer, SelectRequest
+from mksearch.params import SELECTOR_BYTES_MAX
 from mksearch.scoring.engine import Engine, vectors_at_once
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
@@ -54,6 +55,8 @@ _READ_BYTES_MAX = 1 << 26
 #: Messages of an upload that are written together.
 _BATCH_MESSAGES = 256
 _BATCH_BYTES = 1 << 22
+#: What a client is told that found too many calls for selected records.
+_SELECT_RETRY_MS = 200
 #: Between two looks for what can be erased.
 _SWEEP_S = 5.0
 
@@ -88,6 +91,7 @@ class Runtime:
             self.metrics.pass_began,
             vectors_at_once(engine),
         )
+        self._n_selecting = 0
         self._search: SearchServer | None = None
         self._closing = threading.Event()
         self._warming = ThreadPoolExecutor(1, "warming")
@@ -213,6 +217,37 @@ class Runtime:
         self.metrics.pass_ended(time.monotonic() - began_s, n_rows, n_bytes)
         return signed
 
+    async def select(
+        self, requests: Sequence[tuple[bytes, SelectRequest]]
+    ) -> AsyncGenerator[tuple[SelectAnswer, bytes], None]:
+        """Select record slots as a member asks in one call, and sign the answers.
+
+        Args:
+            requests: each with the search key of its group.
+
+        Raises:
+            VerificationError: no member of the group signed one, or it came before.
+            BusyError: as many calls wait as the server accepts.
+        """
+        if self._n_selecting >= self.config.max_waiting:
+            raise BusyError(
+                f"{self._n_selecting} requests for records wait already",
+                retry_after_ms=_SELECT_RETRY_MS,
+            )
+        for search_key, request in requests:
+            self.gate.enter(search_key, request)
+        self._n_selecting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            for _, request in requests:
+                yield await loop.run_in_executor(self._scoring, self._select, request)
+        finally:
+            self._n_selecting -= 1
+
+    def _select(self, request: SelectRequest) -> tuple[SelectAnswer, bytes]:
+        answer = self.search.select(request)
+        return answer, self.identity.signer.select(request, answer)
+
     def close(self) -> None:
         """End the threads and close the store."""
         self._closing.set()
@@ -250,6 +285,17 @@ def _whole(
 ) -> ScoreRequest:
     """Return a request that has come; raise FormatError if it is not whole."""
     return convert.score_request(head, gathering.elements(shape))
+
+
+def _whole_selectors(
+    search_key: bytes,
+    head: search_pb2.SelectRequestHead,
+    n_groups: int,
+    gathering: convert.Gathering,
+) -> tuple[bytes, SelectRequest]:
+    """Return a request that has come; raise FormatError if it is not whole."""
+    selectors = gathering.elements((head.n_fetches, n_groups))
+    return search_key, convert.select_request(head, selectors)
 
 
 def require_nonce(nonce: bytes) -> bytes:
@@ -341,6 +387,61 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
         if head is None or gathering is None:
             raise ParameterError("an empty score request came")
         return [*found, (search_key, _whole(head, gathering, shape))]
+
+    async def Select(  # noqa: N802
+        self, request_iterator: AsyncIterator[search_pb2.SelectRequest], context: Any
+    ) -> AsyncIterator[search_pb2.SelectResponse]:
+        """Return groups of record slots by shared selectors."""
+        try:
+            async with _reading(request_iterator) as messages:
+                requests = await self._select_requests(messages)
+            sending = self._runtime.sending
+            sending.require_room()
+            async with aclosing(self._runtime.select(requests)) as answers:
+                async for answer, signature in answers:
+                    responses = convert.select_answer_messages(answer, signature)
+                    async for response in sending.send(
+                        context, 2 * answer.elements.nbytes, responses
+                    ):
+                        yield response
+        except Exception as error:  # noqa: BLE001
+            self._refuse("Select", context, error)
+
+    async def _select_requests(
+        self, messages: AsyncIterator[search_pb2.SelectRequest]
+    ) -> list[tuple[bytes, SelectRequest]]:
+        """Return the requests of a call, whole, each with the search key that signed it.
+
+        Raises:
+            ParameterError: none, too many or too large ones, or one with a field out of range.
+            FormatError: one is not whole, or is longer than it announced.
+            VerificationError: no member signed it, or long ago.
+        """
+        found: list[tuple[bytes, SelectRequest]] = []
+        pending: tuple[bytes, search_pb2.SelectRequestHead, int, convert.Gathering] | None = None
+        n_bytes = 0
+        async for message in messages:
+            if pending is not None and message.HasField("head"):
+                found.append(_whole_selectors(*pending))
+                pending = None
+            if pending is None:
+                if len(found) == convert.REQUESTS_MAX:
+                    raise ParameterError(f"over {len(found)} select requests came at once")
+                head = convert.select_head(message.head)
+                search_key = self._runtime.search.search_key(head.version, head.segment)
+                self._runtime.gate.require_current(search_key, convert.ticket(head))
+                n_groups = self._runtime.search.n_groups(head.version, head.segment)
+                n_bytes += 2 * head.n_fetches * n_groups
+                if n_bytes > SELECTOR_BYTES_MAX:
+                    raise ParameterError(
+                        f"{n_bytes} bytes of selectors in one call (at most {SELECTOR_BYTES_MAX})"
+                    )
+                gathering = convert.Gathering(2 * head.n_fetches * n_groups, "a selector share")
+                pending = search_key, head, n_groups, gathering
+            pending[3].add(message.selectors)
+        if pending is None:
+            raise ParameterError("an empty select request came")
+        return [*found, _whole_selectors(*pending)]
 
     async def GetRecords(  # noqa: N802
         self, request: search_pb2.GetRecordsRequest, context: Any

@@ -50,6 +50,9 @@ MEANINGS = {
     "itself: wide rows cost bytes, narrow ones cost records. 10 records would be perfect. A record "
     "is read when the bound of its row reaches the tenth score. Index bytes are what a search "
     "reads whole; records, which are read one by one, come on top.",
+    "private.": "Every search is done in balanced and in full, in turn, and their hits are "
+    "compared. Bytes are those of the arrays that all servers asked were sent and sent back, "
+    "without transport.",
     "pruned.": "Cells of all blocks that were named, on every level and check rows included, over "
     "the cells of the documents' level, which the other modes read whole; means over the queries "
     "(the number is the same for each server asked). Every search is compared with one in "

@@ -140,6 +140,10 @@ def test_what_a_search_says_that_servers_learned_is_what_they_saw(
     requests = watched.servers[1].score_requests
     (n_vectors,) = {len(request.shares) for request in requests}
     expected = {"query": n_vectors, "records": sum(slots)}
+    if mode == "full":
+        # Two servers are asked for the same.
+        fetches = [call[3][0] for call in seen[1] if call[0] == "select"]  # type: ignore[index]
+        expected = {"query": n_vectors, "fetches": sum(fetches)}
     if mode == "fast":
         expected["blocks"] = sum(len(request.blocks) for request in requests)
     result = results[0]
@@ -148,7 +152,11 @@ def test_what_a_search_says_that_servers_learned_is_what_they_saw(
     assert {one["what"]: one["count"] for one in result.shown["t"]} == expected
     rounds = "round" if len(slots) == 1 else "rounds"
     said = " ".join(result.learned)
-    assert (f"in {len(slots)} {rounds}" in said) if slots else ("no record was read" in said)
+    if mode == "full":
+        assert not slots
+        assert f"that {', then '.join(map(str, fetches))} fetches came" in said
+    else:
+        assert (f"in {len(slots)} {rounds}" in said) if slots else ("no record was read" in said)
     assert ("which blocks were opened" in said) == (mode == "fast")
 
 

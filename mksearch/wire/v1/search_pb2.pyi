@@ -96,6 +96,52 @@ class GetRecordsResponse(_message.Message):
     elements: bytes
     def __init__(self, slot_width: _Optional[int] = ..., elements: _Optional[bytes] = ...) -> None: ...
 
+class SelectRequest(_message.Message):
+    __slots__ = ("head", "selectors")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    SELECTORS_FIELD_NUMBER: _ClassVar[int]
+    head: SelectRequestHead
+    selectors: bytes
+    def __init__(self, head: _Optional[_Union[SelectRequestHead, _Mapping]] = ..., selectors: _Optional[bytes] = ...) -> None: ...
+
+class SelectRequestHead(_message.Message):
+    __slots__ = ("query_id", "version", "segment", "n_fetches", "time", "signature")
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    N_FETCHES_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    query_id: bytes
+    version: int
+    segment: bytes
+    n_fetches: int
+    time: int
+    signature: bytes
+    def __init__(self, query_id: _Optional[bytes] = ..., version: _Optional[int] = ..., segment: _Optional[bytes] = ..., n_fetches: _Optional[int] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class SelectResponse(_message.Message):
+    __slots__ = ("head", "elements", "signature")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    head: SelectResponseHead
+    elements: bytes
+    signature: bytes
+    def __init__(self, head: _Optional[_Union[SelectResponseHead, _Mapping]] = ..., elements: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class SelectResponseHead(_message.Message):
+    __slots__ = ("query_id", "n_fetches", "group_slots", "slot_width")
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    N_FETCHES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    query_id: bytes
+    n_fetches: int
+    group_slots: int
+    slot_width: int
+    def __init__(self, query_id: _Optional[bytes] = ..., n_fetches: _Optional[int] = ..., group_slots: _Optional[int] = ..., slot_width: _Optional[int] = ...) -> None: ...
+
 class ReadObjectRequest(_message.Message):
     __slots__ = ("name", "offset", "n_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
