@@ -120,7 +120,6 @@ def test_wrong_use_ends_with_2_and_one_line(runner: Runner, command: str) -> Non
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("search a --privacy full", "--privacy full is not part of version"),
         ("open a --privacy full", "--privacy full is not part of version"),
         ("search a --privacy none", "there is no privacy 'none'"),
         ("search a --traffic small", "--traffic is not part of version"),
@@ -390,6 +389,15 @@ def test_fast_finds_the_same_hits_and_says_what_it_showed(collection: Collection
     assert (fast["privacy"], fast["hits"]) == ("fast", balanced["hits"])
     assert fast["blocks_opened"] >= 1
     assert any("which blocks were opened" in sentence for sentence in fast["learned"])
+
+
+def test_full_finds_the_same_hits_and_shows_no_record(collection: Collection) -> None:
+    balanced = collection("search", QUERY, "-k", "3", "--json").json
+    full = collection("search", QUERY, "-k", "3", "--privacy", "full", "--json").json
+
+    assert (full["privacy"], full["hits"]) == ("full", balanced["hits"])
+    assert any("not which records" in sentence for sentence in full["learned"])
+    assert not any("record numbers were read" in sentence for sentence in full["learned"])
 
 
 def test_a_limit_of_records_is_said_not_to_be_exact(collection: Collection) -> None:

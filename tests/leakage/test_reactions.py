@@ -133,6 +133,7 @@ def test_what_a_search_says_that_servers_learned_is_what_they_saw(
     searcher.refresh()
     for server in watched.servers.values():
         server.score_requests.clear()
+        server.select_requests.clear()
     results: list[SearchResult] = []
     seen = watched.seen_while(lambda: results.append(searcher.search(query, privacy=mode)))
     calls = [call for calls in seen.values() for call in calls]
@@ -142,7 +143,7 @@ def test_what_a_search_says_that_servers_learned_is_what_they_saw(
     expected = {"query": n_vectors, "records": sum(slots)}
     if mode == "full":
         # Two servers are asked for the same.
-        fetches = [call[3][0] for call in seen[1] if call[0] == "select"]  # type: ignore[index]
+        fetches = [len(request.selectors) for request in watched.servers[1].select_requests]
         expected = {"query": n_vectors, "fetches": sum(fetches)}
     if mode == "fast":
         expected["blocks"] = sum(len(request.blocks) for request in requests)

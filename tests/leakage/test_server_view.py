@@ -85,6 +85,7 @@ class WatchedServer:
         self._server = server
         self._view = view
         self.score_requests: list[ScoreRequest] = []
+        self.select_requests: list[SelectRequest] = []
 
     def _see(self, *what: object) -> None:
         self._view.calls.append(what)
@@ -153,10 +154,12 @@ class WatchedServer:
         return answer
 
     def select(self, request: SelectRequest) -> SelectAnswer:
+        self.select_requests.append(request)
         selectors = request.selectors
-        self._see("select", len(request.query_id), request.version, selectors.shape)
+        ids = len(request.query_id), request.version, len(request.segment)
+        self._see("select", *ids, selectors.shape, selectors.dtype.str)
         answer = self._server.select(request)
-        self._see("selected", answer.elements.shape)
+        self._see("selected", answer.elements.shape, answer.elements.dtype.str)
         return answer
 
     def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:

@@ -42,6 +42,7 @@ METHODS = {
     SEARCH + "GetManifest": search_pb2.GetManifestRequest,
     SEARCH + "Score": search_pb2.ScoreRequest,
     SEARCH + "GetRecords": search_pb2.GetRecordsRequest,
+    SEARCH + "Select": search_pb2.SelectRequest,
     SEARCH + "ReadObject": search_pb2.ReadObjectRequest,
     SEARCH + "GetRenewal": search_pb2.GetRenewalRequest,
     OWNER + "Claim": owner_pb2.ClaimRequest,
@@ -53,7 +54,7 @@ METHODS = {
     INFO + "GetInfo": owner_pb2.GetInfoRequest,
 }
 #: Methods that take a stream; the others wait for their one request as long as the client does.
-STREAMS = {SEARCH + "Score", OWNER + "Put"}
+STREAMS = {SEARCH + "Score", SEARCH + "Select", OWNER + "Put"}
 #: Codes of the table, and those that the transport gives for what is no message at all.
 TABLE = {code for _, code in STATUS_CODES}
 TRANSPORT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}
@@ -153,6 +154,7 @@ def _good_requests(published: Published) -> dict[str, list[bytes]]:
         name: [message.SerializeToString() for message in found] for name, found in messages.items()
     }
     encoded["Score"] = _score_messages(signed, published.fleet[1].data / "segments")
+    encoded["Select"] = _select_messages(signed, published.fleet[1].data / "segments")
     return {method: encoded[method.rpartition("/")[2]] for method in METHODS}
 
 
@@ -161,6 +163,22 @@ def _renewal(signed: SignedManifest) -> bytes:
     key = SigningKey(SecretKey(bytes(32)))
     named = replace(signed, manifest=replace(signed.manifest, timestamp_key=key.public))
     return SignedRenewal.sign(named, 1_800_000_000, key).encode()
+
+
+def _select_messages(signed: SignedManifest, segments: Path, n_fetches: int = 4) -> list[bytes]:
+    """Give the messages of a request with selectors of zeros."""
+    segment = signed.manifest.groups[0].segments[0].id
+    with (segments / segment.hex()).open("rb") as file:
+        layout = SegmentHeader.decode(file.read(HEADER_BYTES)).layout
+    head = search_pb2.SelectRequestHead(
+        query_id=bytes(16), version=signed.manifest.version, segment=segment, n_fetches=n_fetches
+    )
+    selectors = bytes(2 * n_fetches * layout.slot.groups(layout.n_slots)[0])
+    messages = (
+        search_pb2.SelectRequest(head=head, selectors=selectors[:20]),
+        search_pb2.SelectRequest(selectors=selectors[20:]),
+    )
+    return [message.SerializeToString() for message in messages]
 
 
 def _score_messages(signed: SignedManifest, segments: Path) -> list[bytes]:
@@ -258,6 +276,10 @@ def _changed(source: random.Random, message: bytes) -> bytes:
         ("GetRecords", search_pb2.GetRecordsRequest(slots=[0])),
         ("GetRecords", search_pb2.GetRecordsRequest(slots=range(MAX_RECORDS + 1))),
         ("GetRecords", search_pb2.GetRecordsRequest(slots=[2**64 - 1])),
+        ("Select", search_pb2.SelectRequest()),
+        ("Select", search_pb2.SelectRequest(selectors=bytes(40))),
+        ("Select", search_pb2.SelectRequest(head={"n_fetches": 2**32 - 1})),
+        ("Select", search_pb2.SelectRequest(head={"query_id": bytes(16), "segment": bytes(32)})),
         ("Score", search_pb2.ScoreRequest()),
         ("Score", search_pb2.ScoreRequest(head={"n_vectors": 2**32 - 1})),
         ("Score", search_pb2.ScoreRequest(head={"blocks": range(BLOCKS_MAX + 1)})),
@@ -275,6 +297,30 @@ def test_a_request_that_asks_for_the_impossible_is_refused_in_words(
     }
     # A call with one answer may end with an empty one, which clients do not look at.
     assert not any(answered.messages)
+
+
+def test_selectors_that_do_not_fit_are_refused(collection: Published, caller: Caller) -> None:
+    signed = collection.profile.highest_seen()
+    assert signed is not None
+    segments = collection.fleet[1].data / "segments"
+    good = _select_messages(signed, segments)
+    assert caller(SEARCH + "Select", good).code is grpc.StatusCode.OK
+    assert caller(SEARCH + "Select", good * 64).code is grpc.StatusCode.OK
+    high = search_pb2.SelectRequest(selectors=b"\xff\xff").SerializeToString()
+    more = search_pb2.SelectRequest(selectors=bytes(2)).SerializeToString()
+    wrong = (
+        *(_select_messages(signed, segments, n) for n in (0, 1, 3, 5, 63, 65, 128, 2000)),
+        good[:1],
+        [*good, more],
+        [good[0], high, good[1]],
+        good[1:],
+        good * 65,
+    )
+    for messages in wrong:
+        answered = caller(SEARCH + "Select", list(messages))
+        _require_named(answered)
+        assert answered.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert not answered.messages
 
 
 def test_offsets_and_sizes_at_the_edge_of_a_stored_object(
