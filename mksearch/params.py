@@ -99,6 +99,8 @@ KEY_BYTES: Final = 32
 COLLECTION_BYTES: Final = 16
 #: Servers of one collection: evaluation points 1..n; a byte on the wire.
 N_SERVERS_MAX: Final = 255
+#: Servers that were replaced, which a manifest goes on naming: four changes of every place.
+N_RETIRED_MAX: Final = 1024
 #: Vectors of one query: the number is public, so it is padded to one of these.
 VECTOR_CLASSES: Final = (1, 2, 4)
 #: Distinct terms above which a query is split into more vectors (rounding costs one unit a term

@@ -21,6 +21,7 @@ from mksearch_client import (
     backup_commands,
     epoch_commands,
     plan_command,
+    server_commands,
     timestamp_commands,
     upkeep_commands,
     user_commands,
@@ -51,7 +52,6 @@ app.add_typer(user_commands.app, name="user")
 
 #: Commands of the contract whose subject this release does not have yet.
 LATER = ("complete", "evaluate", "web")
-OWNER_LATER = ("add-server", "replace-server")
 
 #: Exit code of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
@@ -240,6 +240,10 @@ owner_app.command("compact", epilog=upkeep_commands.COMPACT_EXAMPLE)(upkeep_comm
 owner_app.command("watch", epilog=upkeep_commands.WATCH_EXAMPLE)(upkeep_commands.watch)
 owner_app.command("revoke", epilog=epoch_commands.REVOKE_EXAMPLE)(epoch_commands.revoke)
 owner_app.command("rotate", epilog=epoch_commands.ROTATE_EXAMPLE)(epoch_commands.rotate)
+owner_app.command("replace-server", epilog=server_commands.REPLACE_EXAMPLE)(
+    server_commands.replace_server
+)
+owner_app.command("add-server", epilog=server_commands.ADD_EXAMPLE)(server_commands.add_server)
 owner_app.command("backup", epilog=backup_commands.BACKUP_EXAMPLE)(backup_commands.backup)
 owner_app.command("recover", epilog=backup_commands.RECOVER_EXAMPLE)(backup_commands.recover)
 
@@ -311,8 +315,6 @@ def _later(group: typer.Typer, prefix: str, name: str) -> None:
 
 for _name in LATER:
     _later(app, "mksearch", _name)
-for _name in OWNER_LATER:
-    _later(owner_app, "mksearch owner", _name)
 
 
 def _report(error: Mapping[str, str | int | None], *, as_json: bool) -> None:

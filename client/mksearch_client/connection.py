@@ -294,6 +294,13 @@ class GrpcConnection:
             server=self.server,
         )
 
+    @property
+    def waited_s(self) -> float:
+        """For how many seconds the server has owed an answer, 0 if it owes none."""
+        now_s = time.monotonic()
+        with self._lock:
+            return now_s - min(self._started_s, default=now_s)
+
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Count a request while it waits.
@@ -451,12 +458,13 @@ class GrpcConnection:
 
         def work() -> list[ScoreAnswer]:
             messages = chain.from_iterable(map(convert.score_request_messages, requests))
-            stream = self._search.Score(messages, timeout=self._timeout_s)
+            stream = self._search.Score(convert.packed(messages), timeout=self._timeout_s)
+            responses = chain.from_iterable(map(convert.unpacked, stream))
             answers = []
             try:
                 for number, (request, shape) in enumerate(zip(requests, shapes, strict=True), 1):
                     answer, signature = convert.score_answer(
-                        stream,
+                        responses,
                         shape,
                         is_one_of_many=number < len(requests),
                         is_of_blocks=bool(request.blocks),
@@ -485,10 +493,11 @@ class GrpcConnection:
         def work() -> list[RecordAnswer]:
             message = convert.record_requests_message(requests)
             stream = self._search.GetRecords(message, timeout=self._timeout_s)
+            responses = chain.from_iterable(map(convert.unpacked, stream))
             try:
                 return [
                     convert.record_answer(
-                        stream,
+                        responses,
                         len(request.slots),
                         request.slot_width or 0,
                         is_one_of_many=number < len(requests),

@@ -24,7 +24,7 @@ from mksearch.query.answer import Attempt, Sums
 from mksearch.query.group import GroupView, SegmentView
 from mksearch.query.ranking import Ranking, Source, row_bounds
 from mksearch.query.records import read_records
-from mksearch.query.trapdoor import Question, make_trapdoor
+from mksearch.query.trapdoor import Question, Trapdoor, make_trapdoor
 from mksearch_client.asking import Asking, Servers
 from mksearch_client.fetching import Connection
 
@@ -84,9 +84,7 @@ class SearchRounds:
 
     def bounds(self, asked: Sequence[Asked], quorum: Quorum, version: int) -> list[Source]:
         """Return proved bounds of every row of some segments, asked in one round."""
-        trapdoors = self.timed(
-            "trapdoor", lambda: [make_trapdoor(a.view, a.question) for a in asked]
-        )
+        trapdoors = self.timed("trapdoor", lambda: _trapdoors(asked))
         attempts = [
             Attempt(one.segment, trapdoor, quorum, self._random, version=version)
             for one, trapdoor in zip(asked, trapdoors, strict=True)
@@ -206,6 +204,15 @@ class SearchRounds:
         if not asking.until(lambda: 1 - len(found)):
             raise self._servers.refusal("records", 0, 1)
         return found[0]
+
+
+def _trapdoors(asked: Sequence[Asked]) -> list[Trapdoor]:
+    """Return the trapdoor of each segment: one for all segments of a group."""
+    made: dict[int, Trapdoor] = {}
+    for one in asked:
+        if id(one.view) not in made:
+            made[id(one.view)] = make_trapdoor(one.view, one.question)
+    return [made[id(one.view)] for one in asked]
 
 
 def _together(work: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:

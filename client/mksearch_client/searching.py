@@ -166,6 +166,10 @@ class Searcher:
         self._keys = keys
         self._opener = VersionOpener(keys, self._cache)
 
+    def _take_servers(self, addresses: Mapping[int, str], quorum: Quorum) -> None:
+        """Go on with other servers, to which the connections lead now."""
+        self._addresses, self._quorum = addresses, quorum
+
     def _newest(self, servers: Servers[Connection]) -> SignedManifest:
         return newest_manifest(
             servers,
@@ -174,7 +178,11 @@ class Searcher:
             quorum=self._quorum,
             seen=self._seen,
             on_rivals=self._on_rivals,
+            on_shown=self._met,
         )
+
+    def _met(self, signed: SignedManifest) -> None:
+        """Take note of a manifest that a server shows, proved and not counted yet."""
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
         signed = self._newest(servers)

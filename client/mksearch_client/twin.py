@@ -20,6 +20,8 @@ from mksearch_client.owner_reports import CompactReport
 from mksearch_client.profile import Profile
 from mksearch_client.profile_folder import ProfileFolder
 from mksearch_client.result import SearchResult
+from mksearch_client.server_card import ServerCard
+from mksearch_client.server_changes import ServerChange
 
 __all__ = ["AsyncOwner", "AsyncSearcher"]
 
@@ -150,6 +152,14 @@ class AsyncOwner:
     async def compact(self, *, tiered: bool = False, dry_run: bool = False) -> CompactReport:
         """Merge segments and erase what was deleted; see ``Owner.compact``."""
         return await self._calls.run(self._owner.compact, tiered=tiered, dry_run=dry_run)
+
+    async def replace_server(self, server: int, card: ServerCard) -> ServerChange:
+        """Have another server take a place; see ``Owner.replace_server``."""
+        return await self._calls.run(self._owner.replace_server, server, card)
+
+    async def add_server(self, card: ServerCard) -> ServerChange:
+        """Have one more server join; see ``Owner.add_server``."""
+        return await self._calls.run(self._owner.add_server, card)
 
     async def status(self) -> tuple[SignedManifest | None, list[ServerStatus]]:
         """Return the newest version and what every server says; see ``Owner.status``."""

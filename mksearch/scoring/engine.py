@@ -25,6 +25,7 @@ __all__ = [
     "make_engine",
     "score_blocks",
     "score_level",
+    "score_levels",
     "vectors_at_once",
 ]
 
@@ -101,6 +102,29 @@ class HoldingEngine(Engine, Protocol):
 
     def keep_only(self, segments: Collection[bytes]) -> None:
         """Let go of the cells of all other segments."""
+        ...
+
+
+@runtime_checkable
+class PartsEngine(Engine, Protocol):
+    """An engine that has less to do for several arrays together than for one after another."""
+
+    def score_parts(
+        self,
+        parts: Sequence[NDArray[np.uint16]],
+        geometry: LevelGeometry,
+        vectors: Sequence[NDArray[np.uint16]],
+    ) -> list[NDArray[np.uint16]]:
+        """Do what ``score`` does for each of some arrays of cells.
+
+        Args:
+            parts: cells, as for ``score``; at least one array.
+            geometry: of all of them.
+            vectors: for each its own, as for ``score``.
+
+        Raises:
+            ParameterError: shapes do not fit.
+        """
         ...
 
 
@@ -217,6 +241,27 @@ def score_level(
     if isinstance(engine, HoldingEngine):
         return engine.score_held(key, cells, geometry, vectors)
     return engine.score(cells, geometry, vectors)
+
+
+def score_levels(
+    engine: Engine,
+    levels: Sequence[tuple[LevelKey, NDArray[np.uint16], NDArray[np.uint16]]],
+    geometry: LevelGeometry,
+) -> list[NDArray[np.uint16]]:
+    """Score a level of several segments, together where an engine gains by it.
+
+    Args:
+        engine: computes.
+        levels: key, cells and vectors of each; at least one.
+        geometry: of all of them.
+
+    Returns:
+        for each what ``Engine.score`` returns.
+    """
+    if isinstance(engine, PartsEngine):
+        _, cells, vectors = zip(*levels, strict=True)
+        return engine.score_parts(cells, geometry, vectors)
+    return [score_level(engine, key, cells, geometry, own) for key, cells, own in levels]
 
 
 def score_blocks(

@@ -7,7 +7,7 @@ no peer makes it hold more than it asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ __all__ = [
     "REQUESTS_MAX",
     "Gathering",
     "chunks",
+    "packed",
     "record_answer",
     "record_answer_messages",
     "record_request",
@@ -48,13 +49,18 @@ __all__ = [
     "select_request",
     "select_request_messages",
     "ticket",
+    "unpacked",
 ]
 
 #: Payload of one message: below gRPC's default limit of 4 MiB, and as fast as larger ones.
 CHUNK_BYTES = 1 << 20
 #: Requests of one call, a segment each.
 REQUESTS_MAX = 64
+#: Messages that may travel in another one: more than the requests and pieces of one call.
+_FURTHER_MAX = 4 * REQUESTS_MAX
 _QUERY_ID_BYTES = 16
+#: Messages of one call that travel in one another; a message costs about as much as 100 kB.
+_Packing = TypeVar("_Packing", pb.ScoreRequest, pb.ScoreResponse, pb.GetRecordsResponse)
 
 
 def chunks(data: bytes | memoryview) -> Iterator[bytes]:
@@ -100,6 +106,35 @@ class Gathering:
         if values.size and int(values.max()) >= P:
             raise FormatError(f"{self._what} holds an element that is not below {P}")
         return values
+
+
+def packed(messages: Iterable[_Packing]) -> Iterator[_Packing]:
+    """Put messages into one another, as long as that makes no large ones."""
+    first: _Packing | None = None
+    n_bytes = 0
+    for message in messages:
+        size = message.ByteSize()
+        if first is not None and n_bytes + size <= CHUNK_BYTES:
+            first.further.append(message)
+            n_bytes += size
+            continue
+        if first is not None:
+            yield first
+        first, n_bytes = message, size
+    if first is not None:
+        yield first
+
+
+def unpacked(message: _Packing) -> Iterator[_Packing]:
+    """Yield a message as received and those that travelled in it.
+
+    Raises:
+        FormatError: messages within those, or more of them than any call has.
+    """
+    if len(message.further) > _FURTHER_MAX or any(one.further for one in message.further):
+        raise FormatError(f"a message came with {len(message.further)} or more in it")
+    yield message
+    yield from message.further
 
 
 def _require_length(value: bytes, n_bytes: int, what: str) -> bytes:

@@ -143,6 +143,9 @@ class _LyingSearchServer(SearchServer):
         answers = super().score_together(requests)
         return [self._lie(*pair) for pair in zip(requests, answers, strict=True)]
 
+    def score_places(self, places: Sequence[Sequence[ScoreRequest]]) -> list[list[ScoreAnswer]]:
+        return [self.score_together(requests) for requests in places]
+
     def _lie(self, request: ScoreRequest, answer: ScoreAnswer) -> ScoreAnswer:
         told: ScoreAnswer = self._liar.tell("Score", request, answer)
         self._liar.remember(request, answer)

@@ -41,14 +41,11 @@ SEARCH_FIELDS = {
 COMMANDS = (
     *("demo", "search", "open", "plan"),
     *("owner init", "owner publish", "owner status", "owner card", "owner verify", "owner renew"),
-    *("owner delete", "owner compact", "owner watch"),
+    *("owner delete", "owner compact", "owner watch", "owner add-server", "owner replace-server"),
     *("owner backup", "owner recover", "admin init", "admin credential", "admin list"),
     *("user init", "user keygen", "user enrol", "user whoami", "user open-share"),
 )
-LATER = (
-    *("complete gar", "evaluate scifact", "web --port 1"),
-    *("owner add-server", "owner replace-server"),
-)
+LATER = ("complete gar", "evaluate scifact", "web --port 1")
 
 
 def _mode(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_two_queries_with_as_many_fetches_are_asked_alike(twins: tuple[Watched, 
             query = " ".join(words[number : number + 1 + number % 6]) + " unheardof" * (number % 2)
             seen = watched.seen_while(partial(search, query))
             # Fetches of each round, and nothing else.
-            rounds = tuple(call[4][0] for call in seen[1] if call[0] == "select")  # type: ignore[index]
+            rounds = tuple(cast(Any, call[4])[0] for call in seen[1] if call[0] == "select")
             classes[rounds].append(seen)
         nothing = watched.seen_while(partial(search, "unheardof"))
         classes[(16,)].append(nothing)

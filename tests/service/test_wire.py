@@ -17,7 +17,7 @@ import pytest
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
-from mksearch.errors import ServerRefused, ServerUnreachable
+from mksearch.errors import FormatError, ServerRefused, ServerUnreachable
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Group, SignedManifest
 from mksearch.index.renewal import SignedRenewal
@@ -25,6 +25,7 @@ from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch.params import BLOCKS_MAX, MAX_RECORDS, Quorum
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import Scoring
+from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, search_pb2
 from mksearch.wire.v1.error_pb2 import ErrorDetail
 from mksearch_client.connection import GrpcConnection
@@ -762,6 +763,30 @@ def test_the_log_of_a_server_holds_no_secret_and_no_traceback(collection: Publis
         assert QUERIES[0] not in log
         for line in log.splitlines():
             assert "INFO" in line or "ERROR" in line or "WARNING" in line, line
+
+
+# --- messages in one another ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_bytes", [10, 300_000, 1 << 20])
+def test_small_messages_travel_in_one_another_and_come_out_as_they_were(n_bytes: int) -> None:
+    def message(number: int) -> search_pb2.ScoreRequest:
+        return search_pb2.ScoreRequest(shares=bytes([number]) * n_bytes)
+
+    travelling = list(convert.packed(message(number) for number in range(7)))
+    assert len(travelling) == {10: 1, 300_000: 3, 1 << 20: 7}[n_bytes]
+    assert all(made.ByteSize() <= (1 << 20) + 100 for made in travelling)
+    received = [one.shares for made in travelling for one in convert.unpacked(made)]
+    assert received == [message(number).shares for number in range(7)]
+
+
+def test_messages_within_messages_of_a_message_are_refused() -> None:
+    inner = search_pb2.ScoreRequest(further=[search_pb2.ScoreRequest()])
+    with pytest.raises(FormatError):
+        list(convert.unpacked(search_pb2.ScoreRequest(further=[inner])))
+    many = [search_pb2.ScoreResponse()] * 257
+    with pytest.raises(FormatError):
+        list(convert.unpacked(search_pb2.ScoreResponse(further=many)))
 
 
 # --- large objects -------------------------------------------------------------------------------

@@ -21,12 +21,14 @@ class GetManifestResponse(_message.Message):
     def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("head", "shares")
+    __slots__ = ("head", "shares", "further")
     HEAD_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     head: ScoreRequestHead
     shares: bytes
-    def __init__(self, head: _Optional[_Union[ScoreRequestHead, _Mapping]] = ..., shares: _Optional[bytes] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[ScoreRequest]
+    def __init__(self, head: _Optional[_Union[ScoreRequestHead, _Mapping]] = ..., shares: _Optional[bytes] = ..., further: _Optional[_Iterable[_Union[ScoreRequest, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequestHead(_message.Message):
     __slots__ = ("query_id", "version", "segment", "level", "n_vectors", "time", "signature", "blocks")
@@ -49,14 +51,16 @@ class ScoreRequestHead(_message.Message):
     def __init__(self, query_id: _Optional[bytes] = ..., version: _Optional[int] = ..., segment: _Optional[bytes] = ..., level: _Optional[int] = ..., n_vectors: _Optional[int] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("head", "sums", "signature")
+    __slots__ = ("head", "sums", "signature", "further")
     HEAD_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     head: ScoreResponseHead
     sums: bytes
     signature: bytes
-    def __init__(self, head: _Optional[_Union[ScoreResponseHead, _Mapping]] = ..., sums: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[ScoreResponse]
+    def __init__(self, head: _Optional[_Union[ScoreResponseHead, _Mapping]] = ..., sums: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., further: _Optional[_Iterable[_Union[ScoreResponse, _Mapping]]] = ...) -> None: ...
 
 class ScoreResponseHead(_message.Message):
     __slots__ = ("query_id", "n_vectors", "n_rows", "n_tables")
@@ -89,12 +93,14 @@ class GetRecordsRequest(_message.Message):
     def __init__(self, version: _Optional[int] = ..., segment: _Optional[bytes] = ..., slots: _Optional[_Iterable[int]] = ..., query_id: _Optional[bytes] = ..., time: _Optional[int] = ..., signature: _Optional[bytes] = ..., further: _Optional[_Iterable[_Union[GetRecordsRequest, _Mapping]]] = ...) -> None: ...
 
 class GetRecordsResponse(_message.Message):
-    __slots__ = ("slot_width", "elements")
+    __slots__ = ("slot_width", "elements", "further")
     SLOT_WIDTH_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     slot_width: int
     elements: bytes
-    def __init__(self, slot_width: _Optional[int] = ..., elements: _Optional[bytes] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[GetRecordsResponse]
+    def __init__(self, slot_width: _Optional[int] = ..., elements: _Optional[bytes] = ..., further: _Optional[_Iterable[_Union[GetRecordsResponse, _Mapping]]] = ...) -> None: ...
 
 class SelectRequest(_message.Message):
     __slots__ = ("head", "selectors")

@@ -79,7 +79,8 @@ class SearchServiceServicer:
     def Score(self, request_iterator, context):
         """Products of the rows of a level, or of the blocks that are named, with a query share (step
         8.3): a head, then chunks; then, for another segment, the next head.  The answers come in the
-        order of the heads.
+        order of the heads.  Small messages of one call travel in one another (`further`), which
+        changes nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
