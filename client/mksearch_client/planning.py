@@ -7,7 +7,7 @@ speeds from `planning_figures`, measured where there is a measurement.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from math import ceil, isfinite, isqrt
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from mksearch.params import (
     VECTOR_CLASSES,
     Quorum,
 )
+from mksearch.query.selection import fetch_sizes
 from mksearch_client.planning_figures import FIGURES, figure
 from mksearch_client.planning_wire import (
     record_answer_bytes,
@@ -62,8 +63,6 @@ _HEAPS_FACTOR, _HEAPS_EXPONENT = 21.0, 0.6
 #: Text and record of a document that is not described: bytes a distinct word, and of a title, an
 #: id and a snippet.
 _TEXT_BYTES_A_TERM, _RECORD_BYTES_A_TERM, _RECORD_HEAD_BYTES = 12, 2.2, 300
-#: Private fetches of a segment: at least so many, padded to powers of two, so many in a request.
-_FETCHES_MIN, _FETCHES_MAX = 16, 64
 _BLOCK = BlockShape()
 
 
@@ -201,9 +200,7 @@ class Load:
 
     def n_fetches(self, n_rows: int) -> int:
         """Return the private fetches of one segment: the reads, padded, at least 16."""
-        n_whole, rest = divmod(max(_FETCHES_MIN, self.n_records(n_rows)), _FETCHES_MAX)
-        padded = 1 << (rest - 1).bit_length() if rest else 0
-        return n_whole * _FETCHES_MAX + padded
+        return sum(fetch_sizes(self.n_records(n_rows), is_first=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,18 +461,15 @@ def _balanced(segments: list[SegmentLayout], load: Load) -> _Work:
 
 
 def _full(segments: list[SegmentLayout], load: Load) -> _Work:
-    """Model of the design: shared one-hot selectors over groups of about sqrt(N / L) records.
-
-    Wanted ones and dummies in one round, the same number for every segment.
-    """
+    """All rows, and records in one round of private fetches, the same number for every segment."""
     scoring = _scoring(segments, load)
     n_fetches = load.n_fetches(_n_rows(segments))
     sent = received = elements = 0
     for segment in segments:
         n_slots, width = segment.n_slots, segment.slot.width
-        group = max(1, isqrt(n_slots // width))
-        sent += score_request_bytes(n_fetches, ceil(n_slots / group))
-        received += record_answer_bytes(n_fetches * group, width)
+        n_groups, group_slots = segment.slot.groups(n_slots)
+        sent += score_request_bytes(n_fetches, n_groups)
+        received += record_answer_bytes(n_fetches * group_slots, width)
         elements += n_slots * width
     return _Work(
         cells=scoring.cells,

@@ -28,6 +28,8 @@ from mksearch.messages import (
     RecordRequest,
     ScoreAnswer,
     ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
     Ticket,
 )
 from mksearch.params import MASK_BLOCKS_MAX, Quorum
@@ -229,6 +231,12 @@ class Metered:
         self.sent += wire_bytes(convert.record_answer_messages(answer))
         return answer
 
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        self.received += wire_bytes(convert.select_request_messages(request))
+        answer = self._server.select(request)
+        self.sent += wire_bytes(convert.select_answer_messages(answer, bytes(64)))
+        return answer
+
 
 def test_a_balanced_search_sends_and_receives_what_was_planned(collection: LocalCollection) -> None:
     servers = {server: Metered(real) for server, real in collection.servers.items()}
@@ -245,6 +253,20 @@ def test_a_balanced_search_sends_and_receives_what_was_planned(collection: Local
     width = SegmentReader(collection.segment_bytes(1)).header.layout.slot.width
     further = (records - planned.records) * 2 * width
     assert received == pytest.approx(planned.received_bytes + further, rel=0.05)
+
+
+def test_a_full_search_sends_and_receives_what_was_planned(collection: LocalCollection) -> None:
+    servers = {server: Metered(real) for server, real in collection.servers.items()}
+    searcher: Searcher = collection.searcher(replace=dict(servers))
+    results = [searcher.search(" ".join(WORDS[i : i + 3]), privacy="full") for i in range(0, 60, 6)]
+    planned = mode(make_plan(corpus_of(collection)).modes, "full")
+    sent = sum(server.received for server in servers.values()) / len(results)
+    received = sum(server.sent for server in servers.values()) / len(results)
+    fetched = [one for result in results for one in result.shown["t"] if one["what"] == "fetches"]
+    assert [one["count"] for one in fetched] == [planned.records] * len(results)
+
+    assert sent == pytest.approx(planned.sent_bytes, rel=0.05)
+    assert received == pytest.approx(planned.received_bytes, rel=0.05)
 
 
 def test_a_fast_search_sends_and_receives_no_more_than_planned_for_its_share_of_cells(
