@@ -16,6 +16,7 @@ from mksearch.errors import StorageError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import PANEL_UNIT
 from mksearch.scoring.engine import Engine, device_of
+from mksearch.scoring.selecting import select_groups
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
@@ -87,6 +88,7 @@ def load_loops(engine: Engine) -> None:
     zeros.flags.writeable = False
     for n_vectors in (1, len(zeros)):
         engine.score(zeros, geometry, zeros[:n_vectors])
+    select_groups(engine, zeros, np.zeros((1, len(zeros)), np.uint16), 1)
 
 
 async def serve(config: ServerConfig, ready: Callable[[str, str, str], None]) -> None:
