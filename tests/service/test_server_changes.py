@@ -61,7 +61,7 @@ def card(server: GrpcServer) -> ServerCard:
 
 def owner_of(stage: GrpcStage) -> Owner:
     """Open the owner's profile as the next command does."""
-    return Owner(Profile.open(stage.owner.profile.folder), timeout_s=3.0)
+    return Owner(Profile.open(stage.owner.profile.folder), timeout_s=30.0)
 
 
 def replace(stage: GrpcStage, place: int, new: GrpcServer) -> server_changes.ServerChange:
