@@ -42,7 +42,7 @@ N_LEVELS_MAX: Final = 16
 COLUMNS_PER_TERM: Final = 72
 D0_MIN: Final = 256
 D0_MAX: Final = 8192
-#: Width of the nodes of level 1 over the width of level 0 (measured: docs/decisions/0021).
+#: Width of the nodes of level 1 over the width of level 0 (measured: docs/decisions/0019).
 NODE_WIDTH_FACTOR: Final = 4
 #: The same for the levels above the lowest nodes: few rows, each with most of the vocabulary.
 TOP_WIDTH_FACTOR: Final = 16
