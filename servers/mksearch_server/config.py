@@ -21,6 +21,7 @@ from mksearch_server.certificates import (
 )
 from mksearch_server.log import LOG_FORMATS
 from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
+from mksearch_server.ray_config import RAY, RAY_TEMPLATE, RayConfig, read_ray
 
 __all__ = [
     "CONFIG_NAME",
@@ -51,7 +52,8 @@ listen = "{listen}"
 data = "data"
 
 # "cpu" (compiled, all cores), "cuda" (all NVIDIA GPUs of this host), "auto" (GPUs if there are any
-# that work, else cpu) or "numpy" (reference, slow).
+# that work, else cpu), "ray" (shards on processes of their own, on one host or many: see [ray])
+# or "numpy" (reference, slow).
 engine = "cpu"
 
 # Threads of the engine; 0 takes all cores.
@@ -102,6 +104,7 @@ class ServerConfig:
         admin_hosts: names and addresses that health and metrics may be asked for by, besides
             loopback; none for this machine alone.
         log_format: "text" or "json".
+        ray: shards of the engine "ray", None for the defaults.
         oidc: issuer whose ID tokens count, None for none.
         tls: files of key and certificate, None for a server on loopback that goes without.
         folder: of server.toml, key and claim token; no setting of the file.
@@ -119,6 +122,7 @@ class ServerConfig:
     admin_listen: str = ""
     admin_hosts: tuple[str, ...] = ()
     log_format: str = "text"
+    ray: RayConfig | None = None
     oidc: OidcConfig | None = None
     tls: TlsConfig | None = None
     folder: Path = Path()
@@ -138,7 +142,7 @@ class ServerConfig:
                     f"{name} = {value!r} is not a number in {low}..{high}",
                     cure="use a whole number in this range",
                 )
-        engines = (*ENGINES, AUTO)
+        engines = (*ENGINES, AUTO, RAY)
         if self.engine not in engines:
             raise ParameterError(
                 f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(engines)}"
@@ -232,7 +236,7 @@ def write_config(
         shown = f'admin_listen = "{admin_listen}"\nadmin_hosts = {json.dumps(list(admin_hosts))}'
     text = _TEMPLATE.format(id=server_id, listen=listen, admin=shown, log_format=log_format)
     text += TLS_TEMPLATE.format(mark="" if tls else "# ")
-    path.write_text(text + OIDC_TEMPLATE)
+    path.write_text(text + RAY_TEMPLATE + OIDC_TEMPLATE)
     return path
 
 
@@ -283,6 +287,8 @@ def load_config(path: Path) -> ServerConfig:
     values["data"] = path.parent / values["data"]
     values["admin_hosts"] = _host_names(values.get("admin_hosts", []))
     try:
+        if "ray" in values:
+            values["ray"] = read_ray(values["ray"], path.parent)
         if "oidc" in values:
             values["oidc"] = read_oidc(values["oidc"], path.parent)
         if "tls" in values:

@@ -78,13 +78,12 @@ class RayReplica:
 class RayCluster:
     """The connection of this process to its cluster; there can be one at a time."""
 
-    def __init__(self, config: RayConfig, folder: Path, num_cpus: int | None = None) -> None:
+    def __init__(self, config: RayConfig, folder: Path) -> None:
         """Start the cluster of this host, or join the one that the settings name.
 
         Args:
             config: the settings.
             folder: of server.toml, for the token.
-            num_cpus: of a cluster that is started; None for what the replicas ask for.
 
         Raises:
             EngineUnavailable: no Ray, no token, or no such cluster.
@@ -102,12 +101,12 @@ class RayCluster:
         with _own_signals(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                self._connect(num_cpus)
+                self._connect()
             except Exception as error:  # noqa: BLE001 - whatever Ray raises becomes one line
                 self.close()
                 raise _unavailable(config, token, error) from None
 
-    def _connect(self, num_cpus: int | None) -> None:
+    def _connect(self) -> None:
         config = self._config
         settings: dict[str, Any] = {
             "namespace": "mksearch",
@@ -122,7 +121,7 @@ class RayCluster:
         n_replicas = config.shards * config.replicas
         self._ray.init(
             address="local",
-            num_cpus=num_cpus or n_replicas * config.cpus,
+            num_cpus=n_replicas * config.cpus,
             num_gpus=n_replicas * config.gpus or None,
             object_store_memory=config.object_store_bytes,
             include_dashboard=False,
@@ -131,31 +130,32 @@ class RayCluster:
             **settings,
         )
 
-    def place(self, segments: Path) -> list[list[RayReplica]]:
+    def place(self, config: RayConfig, segments: Path) -> list[list[RayReplica]]:
         """Start the replicas of every shard, on as many hosts as there are.
 
         Args:
+            config: how many, and what each asks for.
             segments: folder of the segments, as every host finds it.
 
         Raises:
             EngineUnavailable: one finds no host with room in time.
         """
-        config, ray = self._config, self._ray
+        ray = self._ray
         bundle = {"CPU": float(config.cpus)} | ({"GPU": float(config.gpus)} if config.gpus else {})
-        for _ in range(config.shards):
-            # One group a shard: its replicas are on different hosts, where there are any.
-            group = ray.util.placement_group.placement_group(
-                [bundle] * config.replicas, strategy="SPREAD"
-            )
-            self._groups.append(group)
+        # One group a shard: its replicas are on different hosts, where there are any.
+        placed = ray.util.placement_group.placement_group
+        groups = [
+            placed([bundle] * config.replicas, strategy="SPREAD") for _ in range(config.shards)
+        ]
+        self._groups += groups
         last_s = time.monotonic() + config.place_s
-        for number, group in enumerate(self._groups):
+        for number, group in enumerate(groups):
             if not group.wait(max(0.05, last_s - time.monotonic())):
-                raise self._no_room(number)
+                raise self._no_room(config, number)
         shard_class = ray.remote(Shard)
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         found = []
-        for group in self._groups:
+        for group in groups:
             actors = [
                 shard_class.options(
                     num_cpus=config.cpus,
@@ -172,8 +172,7 @@ class RayCluster:
             found.append([RayReplica(actor) for actor in actors])
         return found
 
-    def _no_room(self, number: int) -> EngineUnavailable:
-        config = self._config
+    def _no_room(self, config: RayConfig, number: int) -> EngineUnavailable:
         have = self._ray.cluster_resources()
         gpus = f" and {config.gpus} GPUs" if config.gpus else ""
         return EngineUnavailable(
@@ -233,6 +232,8 @@ def _set_environment(config: RayConfig, token: Path) -> None:
         "RAY_USAGE_STATS_ENABLED": "0",
         # What it would do by itself in a later release, and warns of until then.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Processes that wait for tasks: there are none but the replicas.
+        "RAY_prestart_worker_first_driver": "0",
     }
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ.pop("RAY_ADDRESS", None)

@@ -59,7 +59,7 @@ class RayEngine:
         Raises:
             EngineUnavailable: a replica finds no room, or cannot score where it is.
         """
-        router = Router(cluster.place(store / SEGMENTS), report)
+        router = Router(cluster.place(config, store / SEGMENTS), report)
         try:
             router.wait_live(config.place_s)
         except EngineFailed as error:

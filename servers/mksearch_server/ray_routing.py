@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -36,6 +37,8 @@ _LOOK_S: Final = 1.0
 _AWAY_LOOK_S: Final = 0.2
 #: Seconds without a word after which a replica counts as away.
 _SILENT_S: Final = 5.0
+#: Seconds after which a look without an answer is given up and another is taken.
+_LOOK_LOST_S: Final = 30.0
 #: Seconds that a call may take before it is given up, whatever its replica says of itself.
 _PATIENCE_S: Final = 60.0
 #: Seconds between two looks at what waits.
@@ -130,6 +133,7 @@ class _Member:
     device: str = ""
     lacking: frozenset[bytes] = frozenset()
     n_running: int = 0
+    asked: frozenset[bytes] | None = None
     look: Future[Any] | None = None
     look_s: float = 0.0
 
@@ -241,7 +245,8 @@ class Router:
                 return
             if time.monotonic() > last_s or any(one.cure for one in away):
                 first = next((one for one in away if one.cure), away[0])
-                raise EngineFailed(f"{first.name}: {first.cause}", cure=first.cure)
+                cure = "see that every host has room, and mksearch and Ray of the same releases"
+                raise EngineFailed(f"{first.name}: {first.cause}", cure=first.cure or cure)
             time.sleep(0.02)
 
     def _watching(self) -> None:
@@ -254,15 +259,15 @@ class Router:
             looks = [one.look for members in self._shards for one in members if one.look]
             if looks:
                 wait(looks, _TICK_S, FIRST_COMPLETED)
-            self._changed.wait(_TICK_S / 5)
+            self._changed.wait(_TICK_S / 2)
 
     def _look_at(self, member: _Member, now_s: float) -> None:
         look = member.look
         if look is None:
             pause_s = _LOOK_S if _is_whole(member) else _AWAY_LOOK_S
-            if now_s - member.look_s >= pause_s or self._changed.is_set():
-                member.look_s = now_s
-                member.look = _started(member.replica, "look", self._segments)
+            if now_s - member.look_s >= pause_s or member.asked != self._segments:
+                member.look_s, member.asked = now_s, self._segments
+                member.look = _started(member.replica, "look", member.asked)
         elif look.done():
             member.look = None
             error = look.exception()
@@ -273,6 +278,8 @@ class Router:
                 self._away(member, _words(error) if error else "answers something else", "")
         elif now_s - member.look_s > _SILENT_S:
             self._away(member, f"says nothing for {_SILENT_S:g} s", "")
+            if now_s - member.look_s > _LOOK_LOST_S:
+                member.look = None
 
     def _found(self, member: _Member, look: Look) -> None:
         if look.release != __version__:
@@ -383,7 +390,7 @@ class Router:
             future = _started(member.replica, one.part.method, *one.part.arguments)
             with self._lock:
                 member.n_running += 1
-            future.add_done_callback(lambda _, member=member: self._ended_call(member))
+            future.add_done_callback(partial(self._ended_call, member))
             now_s = time.monotonic()
             one.running[future] = member, now_s
             one.hedge_s = now_s + self._hedge_after_s(one.part)
@@ -410,7 +417,7 @@ class Router:
             left = [member for member in turned if member.is_live and member not in one.tried]
             return sorted(left, key=lambda one_: (one.part.segment in one_.lacking, one_.n_running))
 
-    def _ended_call(self, member: _Member) -> None:
+    def _ended_call(self, member: _Member, _future: Future[Any]) -> None:
         with self._lock:
             member.n_running -= 1
 

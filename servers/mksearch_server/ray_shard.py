@@ -64,16 +64,17 @@ class Refused:
 class Shard:
     """Multiplies a range of rows; its methods may run on several threads."""
 
-    def __init__(self, segments: str, engine: str, threads: int) -> None:
+    def __init__(self, segments: str, engine: str, threads: int = 0) -> None:
         """Prepare; an engine that cannot be used here is named by ``look``.
 
         Args:
             segments: folder of the segments, files named by their ids in hex.
             engine: name of ``make_engine``.
-            threads: of compiled loops.
+            threads: of compiled loops, 0 for what the environment says.
         """
-        # Read when the compiled loops are loaded, which nothing above does.
-        os.environ["NUMBA_NUM_THREADS"] = str(threads)
+        if threads:
+            # Read when the compiled loops are loaded, which nothing above does.
+            os.environ["NUMBA_NUM_THREADS"] = str(threads)
         self._segments = Path(segments)
         self._name = engine
         self._engine: Engine | None = None

@@ -23,7 +23,7 @@ from mksearch_server.calls import CountingInterceptor
 from mksearch_server.certificates import TlsFiles
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
-from mksearch_server.engines import open_engine
+from mksearch_server.engines import close_engine, open_engine, shard_health
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log_event
 from mksearch_server.memory import collecting
@@ -72,7 +72,11 @@ def open_runtime(config: ServerConfig) -> Runtime:
         identity = ServerIdentity(config.folder, store)
         require_own_store(store, identity)
         engine = open_engine(config)
-        load_loops(engine)
+        try:
+            load_loops(engine)
+        except BaseException:
+            close_engine(engine)
+            raise
     except BaseException:
         store.close()
         raise
@@ -193,7 +197,12 @@ def _listening(
 def _administering(config: ServerConfig, runtime: Runtime) -> AdminServer | None:
     if not config.admin_listen:
         return None
-    return AdminServer(config.admin_listen, runtime.metrics.text, config.admin_hosts)
+
+    def trouble() -> tuple[bool, str]:
+        shards = shard_health(runtime.engine)
+        return (False, "") if shards is None else (bool(shards.lost), shards.text())
+
+    return AdminServer(config.admin_listen, runtime.metrics.text, config.admin_hosts, trouble)
 
 
 async def _beating(admin: AdminServer) -> None:

@@ -28,6 +28,7 @@ from mksearch_server.authority import AuthorityKeeper, TokenSource
 from mksearch_server.batching import Batcher
 from mksearch_server.calls import Calls, give_status
 from mksearch_server.config import ServerConfig
+from mksearch_server.engines import close_engine, shard_health
 from mksearch_server.facts import Facts, facts_of
 from mksearch_server.gate import QueryGate, reason_of
 from mksearch_server.identity import Claim, ServerIdentity
@@ -145,7 +146,8 @@ class Runtime:
 
     def warm(self) -> None:
         """Begin to read the active version ahead of those who ask."""
-        if self._search is not None:
+        # Shards read their rows themselves, on their hosts.
+        if self._search is not None and shard_health(self.engine) is None:
             self._warming.submit(self._search.warm, self._closing.is_set)
 
     async def sweeping(self) -> None:
@@ -219,6 +221,7 @@ class Runtime:
         pools = (self._scoring, self._storage, self._upload, self._tokens, self._warming)
         for pool in pools:
             pool.shutdown(cancel_futures=True)
+        close_engine(self.engine)
         self._store.close()
 
 
