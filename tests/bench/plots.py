@@ -14,7 +14,7 @@ __all__ = ["PART_ORDER", "draw"]
 
 PART_ORDER = (
     "engine", "throughput", "building", "search", "tls", "widths", "peers", "changes", "large",
-    "access", "authority",
+    "access", "authority", "ray",
 )  # fmt: skip
 
 _INK, _SOFT, _WARM = "#1f4e79", "#9db8d2", "#c55a11"
