@@ -130,6 +130,11 @@ class RayCluster:
             **settings,
         )
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT by which others join."""
+        return str(self._ray.get_runtime_context().gcs_address)
+
     def place(self, config: RayConfig, segments: Path) -> list[list[RayReplica]]:
         """Start the replicas of every shard, on as many hosts as there are.
 

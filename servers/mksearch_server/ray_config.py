@@ -141,7 +141,8 @@ def read_ray(values: object, folder: Path) -> RayConfig:
     unknown = sorted(set(values) - set(known))
     if unknown:
         raise ParameterError(
-            f"[ray] has unknown keys: {', '.join(unknown)}", cure=f"known keys are {', '.join(known)}"
+            f"[ray] has unknown keys: {', '.join(unknown)}",
+            cure=f"known keys are {', '.join(known)}",
         )
     settings: dict[str, Any] = dict(values)
     for name in _PATHS:

@@ -10,6 +10,7 @@ get twice the work.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -159,7 +160,7 @@ def cut_rows(n_rows: int, n_shards: int) -> list[tuple[int, int]]:
     """Cut rows into as many runs as there are shards, nearly equal; some may be empty."""
     edges = [n_rows * n // n_shards // _ROWS_TOGETHER * _ROWS_TOGETHER for n in range(n_shards)]
     edges.append(n_rows)
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))
 
 
 class Router:

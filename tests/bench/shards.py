@@ -54,9 +54,7 @@ def measure(bench: Bench) -> PartResult:
     return PartResult(figures)
 
 
-def _compared(
-    engine: RayEngine, stored: Stored, n_vectors: int, repetitions: int
-) -> list[Figure]:
+def _compared(engine: RayEngine, stored: Stored, n_vectors: int, repetitions: int) -> list[Figure]:
     vectors = np.random.default_rng(1).integers(0, P, (n_vectors, WIDTHS.width), np.uint16)
     levels = list(enumerate(stored.levels))
     cpu = CpuEngine()

@@ -1,4 +1,4 @@
-"""`./dev chaos`: lies, mutated bytes, load, kills, changes, lost hosts, in numbers that CI has no time for.
+"""`./dev chaos`: lies, mutated bytes, load, kills, changes, lost hosts; CI runs a part of it.
 
 Ends with code 1 on any violation, and names the seed that repeats it.
 """
@@ -119,9 +119,7 @@ def _ray(folder: Path, options: argparse.Namespace) -> int:
         return int(options.only == "ray")
     from tests.chaos.shards import run_shards
 
-    report = run_shards(
-        folder, options.traffic, tell=lambda line: print(f"  {line}", flush=True)
-    )
+    report = run_shards(folder, options.traffic, tell=lambda line: print(f"  {line}", flush=True))
     print("\n".join(report.lines()))
     return len(report.violations)
 

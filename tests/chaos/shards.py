@@ -26,9 +26,9 @@ from mksearch_server.ray_config import RayConfig
 from tests.adversary.corpus import make_documents
 from tests.service.conftest import Published
 from tests.support.processes import Fleet, ServerProcess, claim
-from tests.support.shards import OBJECT_STORE_BYTES
+from tests.support.shards import OBJECT_STORE_BYTES, children
 
-__all__ = ["ShardReport", "children", "run_shards"]
+__all__ = ["ShardReport", "run_shards"]
 
 N_SHARDS = 2
 N_REPLICAS = 2
@@ -65,25 +65,17 @@ class ShardReport:
         times = sorted(self.latencies_s) or [0.0]
         back = ", ".join(f"{seconds:.1f}" for seconds in self.replica_s)
         return [
-            f"searches: {len(self.latencies_s)} right in {self.seconds:.0f} s; median "
-            f"{1000 * statistics.median(times):.0f} ms, slowest {1000 * times[-1]:.0f} ms",
-            f"replicas killed: {len(self.replica_s)}, all live again after {back} s; "
-            f"a host killed, all live on another after {self.host_s:.1f} s",
+            (
+                f"searches: {len(self.latencies_s)} right in {self.seconds:.0f} s; median "
+                f"{1000 * statistics.median(times):.0f} ms, slowest {1000 * times[-1]:.0f} ms"
+            ),
+            (
+                f"replicas killed: {len(self.replica_s)}, all live again after {back} s; "
+                f"a host killed, all live on another after {self.host_s:.1f} s"
+            ),
             f"calls that went to another replica: {self.n_moved}, hedged: {self.n_hedged}",
             *(f"VIOLATION {text}" for text in self.violations[:20]),
         ]
-
-
-def children(parent: int) -> dict[int, str]:
-    """Return the processes that ``parent`` started: their command by process id."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(after_name[1]) == parent:
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                found[int(folder.name)] = command.decode(errors="replace").strip()
-    return found
 
 
 class _Hosts:
@@ -290,5 +282,3 @@ def _require_well(server: ServerProcess, report: ShardReport) -> None:
         report.violations.append("the front end ended")
     if "Traceback" in server.log() or "internal fault" in server.log():
         report.violations.append(f"its log has a fault: {server.log()[-1000:]}")
-
-

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,9 @@ __all__ = [
     "OBJECT_STORE_BYTES",
     "Stored",
     "ThreadReplica",
+    "children",
     "has_ray",
+    "ray_cluster",
     "ray_engines",
     "thread_engine",
     "write_segment",
@@ -146,6 +149,29 @@ def has_ray() -> bool:
     return importlib.util.find_spec("ray") is not None
 
 
+def children(parent: int) -> dict[int, str]:
+    """Return the processes that ``parent`` started: their command by process id."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(after_name[1]) == parent:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(folder.name)] = command.decode(errors="replace").strip()
+    return found
+
+
+@functools.cache
+def ray_cluster() -> tuple[RayCluster, str]:
+    """Return the cluster of this process, started once, and its address."""
+    config = RayConfig(
+        shards=sum(RAY_SHARDS), replicas=2, gpus=1, object_store_bytes=OBJECT_STORE_BYTES
+    )
+    cluster = RayCluster(config, Path(tempfile.mkdtemp(prefix="mksearch-shards-")))
+    atexit.register(cluster.close)
+    return cluster, cluster.address
+
+
 @functools.cache
 def ray_engines() -> tuple[Path, dict[int, RayEngine]]:
     """Return a store's folder and engines by their number of shards, on one cluster of this host.
@@ -153,11 +179,7 @@ def ray_engines() -> tuple[Path, dict[int, RayEngine]]:
     Every replica asks for one of the GPUs that the cluster says it has, and computes without.
     """
     folder = Path(tempfile.mkdtemp(prefix="mksearch-shards-"))
-    most = RayConfig(
-        shards=sum(RAY_SHARDS), replicas=2, gpus=1, object_store_bytes=OBJECT_STORE_BYTES
-    )
-    cluster = RayCluster(most, folder)
-    atexit.register(cluster.close)
+    cluster, _ = ray_cluster()
     engines = {}
     for n_shards in RAY_SHARDS:
         config = RayConfig(shards=n_shards, replicas=2, gpus=1, place_s=120)

@@ -128,7 +128,7 @@ def test_replicas_take_turns() -> None:
 
 def test_a_call_that_fails_goes_to_the_other_replica_and_no_search_fails() -> None:
     said: list[str] = []
-    with routed(report=said.append) as (router, ((one, other),)):
+    with routed(report=said.append) as (router, ((one, _other),)):
         one.does, one.is_alive = "fails", False
         for _ in range(4):
             assert ask(router) == 1
