@@ -8,8 +8,8 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
