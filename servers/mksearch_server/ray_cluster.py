@@ -48,7 +48,7 @@ def _import_ray() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import ray
-            import ray.util.placement_group
+            import ray.util
             import ray.util.scheduling_strategies
     except ImportError as error:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == "ray"
@@ -148,7 +148,7 @@ class RayCluster:
         ray = self._ray
         bundle = {"CPU": float(config.cpus)} | ({"GPU": float(config.gpus)} if config.gpus else {})
         # One group a shard: its replicas are on different hosts, where there are any.
-        placed = ray.util.placement_group.placement_group
+        placed = ray.util.placement_group
         groups = [
             placed([bundle] * config.replicas, strategy="SPREAD") for _ in range(config.shards)
         ]
@@ -194,7 +194,7 @@ class RayCluster:
             for actor in self._actors:
                 self._ray.kill(actor, no_restart=True)
             for group in self._groups:
-                self._ray.util.placement_group.remove_placement_group(group)
+                self._ray.util.remove_placement_group(group)
         self._actors, self._groups = [], []
         with suppress(Exception):
             self._ray.shutdown()
@@ -240,6 +240,9 @@ def _set_environment(config: RayConfig, token: Path) -> None:
         # Processes that wait for tasks: there are none but the replicas.
         "RAY_prestart_worker_first_driver": "0",
     }
+    if config.is_local:
+        # Else 127.0.0.1 would be replaced by an address that others reach.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ.pop("RAY_ADDRESS", None)
     if config.has_tls:

@@ -120,6 +120,11 @@ class RayConfig:
             )
 
     @property
+    def is_local(self) -> bool:
+        """Whether the cluster is of this host alone."""
+        return not self.address or self.address.rpartition(":")[0] in _LOOPBACK
+
+    @property
     def has_tls(self) -> bool:
         """Whether hosts speak TLS with each other."""
         return self.certificate is not None

@@ -21,6 +21,7 @@ from mksearch import __version__
 from mksearch.errors import MksearchError, StorageError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.index.segment import SegmentReader
+from mksearch_server.warming import load_loops
 
 if TYPE_CHECKING:
     from mksearch.scoring.engine import Engine
@@ -149,7 +150,9 @@ class Shard:
 
         with self._opening:
             if self._engine is None:
-                self._engine = make_engine(self._name)
+                engine = make_engine(self._name)
+                load_loops(engine)
+                self._engine = engine
             return self._engine
 
     def _let_go(self, engine: Engine) -> None:

@@ -9,13 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mksearch.errors import StorageError
-from mksearch.index.geometry import LevelGeometry
-from mksearch.params import PANEL_UNIT
-from mksearch.scoring.engine import Engine, device_of
+from mksearch.scoring.engine import device_of
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
@@ -37,8 +34,9 @@ from mksearch_server.running import StoreLock
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.store import ObjectStore
 from mksearch_server.tls import ServerTls, TlsInterceptor
+from mksearch_server.warming import load_loops
 
-__all__ = ["interceptors", "load_loops", "open_runtime", "serve"]
+__all__ = ["interceptors", "open_runtime", "serve"]
 
 #: Streams that one connection may have open.
 _STREAMS_MAX = 256
@@ -81,16 +79,6 @@ def open_runtime(config: ServerConfig) -> Runtime:
         store.close()
         raise
     return Runtime(config, store, identity, engine)
-
-
-def load_loops(engine: Engine) -> None:
-    """Compile or load the loops of an engine, so that the first query does not wait for them."""
-    geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
-    zeros = np.zeros((8, geometry.width), np.uint16)
-    # As mapped files are: compiled code tells apart arrays that may not be written.
-    zeros.flags.writeable = False
-    for n_vectors in (1, len(zeros)):
-        engine.score(zeros, geometry, zeros[:n_vectors])
 
 
 async def serve(config: ServerConfig, ready: Callable[[str, str, str], None]) -> None:
