@@ -6,6 +6,7 @@ cluster is one operator's, never shared between the servers of a collection.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -98,7 +99,7 @@ class RayCluster:
         if config.address:
             _require_answer(config.address)
         self._ray = _import_ray()
-        with _own_signals(), warnings.catch_warnings():
+        with _own_signals(), _silence(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 self._connect()
@@ -155,7 +156,8 @@ class RayCluster:
         self._groups += groups
         last_s = time.monotonic() + config.place_s
         for number, group in enumerate(groups):
-            if not group.wait(max(0.05, last_s - time.monotonic())):
+            # It takes whole seconds.
+            if not group.wait(math.ceil(max(0.0, last_s - time.monotonic()))):
                 raise self._no_room(config, number)
         shard_class = ray.remote(Shard)
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
@@ -239,6 +241,8 @@ def _set_environment(config: RayConfig, token: Path) -> None:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # Processes that wait for tasks: there are none but the replicas.
         "RAY_prestart_worker_first_driver": "0",
+        # Seconds, one try each, until a cluster that refuses or is silent is given up.
+        "RAY_NUM_REDIS_GET_RETRIES": "5",
     }
     if config.is_local:
         # Else 127.0.0.1 would be replaced by an address that others reach.
@@ -277,9 +281,9 @@ def _require_answer(address: str) -> None:
 
 
 def _unavailable(config: RayConfig, token: Path, error: Exception) -> EngineUnavailable:
-    text = f"{type(error).__name__}: {error}"
+    text = " ".join(f"{type(one).__name__}: {one}" for one in (error, error.__cause__))
     where = f"the cluster at {config.address}" if config.address else "a cluster of this host"
-    if any(word in text.lower() for word in ("authenticat", "token", "unauthorized")):
+    if any(word in text.lower() for word in ("authenticat", "authtoken")):
         return EngineUnavailable(
             f"engine 'ray': {where} does not accept the token {token}",
             cure="copy the token that the cluster was started with, chmod 600",
@@ -290,6 +294,23 @@ def _unavailable(config: RayConfig, token: Path, error: Exception) -> EngineUnav
         f"({_line(error)})",
         cure=cure if config.address else "see that there is memory, and room in /tmp and /dev/shm",
     )
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep off this program's log what Ray's compiled parts write to standard error as they start.
+
+    What went wrong comes as an exception as well.
+    """
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nothing)
+        os.close(kept)
 
 
 @contextmanager

@@ -104,9 +104,7 @@ class RayConfig:
         """Raise ParameterError unless the address is one that may be joined as is said."""
         if self.address == "":
             return
-        host, _, port = (
-            self.address.rpartition(":") if isinstance(self.address, str) else ("", "", "")
-        )
+        host, port = _host_and_port(self.address)
         if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
             raise ParameterError(
                 f"ray.address = {self.address!r} is not HOST:PORT",
@@ -128,6 +126,12 @@ class RayConfig:
     def has_tls(self) -> bool:
         """Whether hosts speak TLS with each other."""
         return self.certificate is not None
+
+
+def _host_and_port(address: object) -> tuple[str, str]:
+    """Cut HOST:PORT; return "" twice for what is no text."""
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    return host, port
 
 
 def read_ray(values: object, folder: Path) -> RayConfig:
