@@ -106,7 +106,7 @@ class Facts:
                 shards.n_moved,
             ),
             "shard_replicas_returned": (
-                "Replicas that were away and came back, since the start",
+                "Replicas that came back or were started anew, since the start",
                 shards.n_returned,
             ),
         }

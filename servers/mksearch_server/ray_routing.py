@@ -98,7 +98,7 @@ class ShardHealth:
         lost: of them, those with none.
         n_hedges: calls that were asked of a second replica because the first was slow.
         n_moved: calls that went to another replica because the first failed.
-        n_returned: replicas that were away and came back.
+        n_returned: replicas that were away and came back, or were started anew.
     """
 
     n_shards: int
@@ -127,10 +127,10 @@ class _Member:
     number: int
     replica: Replica
     is_live: bool = False
-    was_live: bool = False
     cause: str = "has not answered yet"
     cure: str = ""
     host: str = "-"
+    pid: int = 0
     device: str = ""
     lacking: frozenset[bytes] = frozenset()
     n_running: int = 0
@@ -291,11 +291,13 @@ class Router:
             self._away(member, f"host {look.host}: {look.problem}", look.cure)
             return
         with self._lock:
-            came = not member.is_live
-            returned = came and member.was_live
+            # Calls that were sent meanwhile wait for the new process, so a quick one is not missed.
+            is_new = member.pid not in (0, look.pid)
+            returned = member.pid != 0 and (is_new or not member.is_live)
             lacks = bool(look.lacking - member.lacking)
-            member.is_live = member.was_live = True
-            member.host, member.device, member.lacking = look.host, look.device, look.lacking
+            member.is_live = True
+            member.host, member.pid = look.host, look.pid
+            member.device, member.lacking = look.device, look.lacking
             member.cause, member.cure = look.problem, look.cure
             self._n_returned += returned
         if returned:

@@ -82,11 +82,12 @@ class _Hosts:
     """Nodes of one cluster on this machine."""
 
     def __init__(self, folder: Path) -> None:
-        from ray.cluster_utils import Cluster
-
         token = folder / "ray-token"
         _require_token(token, make=True)
         _set_environment(RayConfig(), token)
+        # It reads the environment when it is loaded.
+        from ray.cluster_utils import Cluster
+
         self._common = {
             "node_ip_address": "127.0.0.1",
             "object_store_memory": OBJECT_STORE_BYTES,

@@ -49,6 +49,7 @@ class Scripted:
         self.does = "answers"
         self.is_alive = True
         self.release = __version__
+        self.pid = 1
         self.n_calls = 0
         self.waiting: list[Future[Any]] = []
 
@@ -56,7 +57,7 @@ class Scripted:
         future: Future[Any] = Future()
         if method == "look":
             if self.is_alive:
-                future.set_result(Look("here", 1, self.release, "cpu"))
+                future.set_result(Look("here", self.pid, self.release, "cpu"))
             else:
                 future.set_exception(ConnectionError("the actor died"))
             return future
@@ -151,6 +152,14 @@ def test_a_replica_that_died_without_a_call_is_noticed() -> None:
     with routed() as (router, ((one, _),)):
         one.is_alive = False
         until(lambda: router.health().n_live == 1)
+
+
+def test_a_replica_that_was_replaced_between_two_looks_is_noticed() -> None:
+    said: list[str] = []
+    with routed(report=said.append) as (router, ((one, _),)):
+        one.pid = 2
+        until(lambda: router.health().n_returned == 1)
+        assert said == ["replica 1 of shard 1 is back, on host here"]
 
 
 def test_a_shard_without_a_live_replica_fails_and_is_named() -> None:
