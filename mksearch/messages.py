@@ -10,7 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RecordAnswer", "RecordRequest", "ScoreAnswer", "ScoreRequest", "Ticket"]
+__all__ = [
+    "AnyRequest",
+    "RecordAnswer",
+    "RecordRequest",
+    "ScoreAnswer",
+    "ScoreRequest",
+    "SelectAnswer",
+    "SelectRequest",
+    "Ticket",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRequest:
-    """Ask one server for the products of every row of a level with a query share.
+    """Ask one server for the products of a level's rows, or of named blocks, with a query share.
 
     Attributes:
         query_id: 16 random bytes, the same for all servers of one attempt.
@@ -39,6 +48,7 @@ class ScoreRequest:
         answer_shape: (n_vectors, physical rows, tables) that the answer must have; not sent, it
             tells the receiver of the answer when to stop.
         ticket: where the group has a search key.
+        blocks: the blocks to score, ascending and each once; () scores the whole level.
     """
 
     query_id: bytes
@@ -48,6 +58,7 @@ class ScoreRequest:
     shares: NDArray[np.uint16]
     answer_shape: tuple[int, int, int] | None = None
     ticket: Ticket | None = None
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +67,8 @@ class ScoreAnswer:
 
     Attributes:
         query_id: that of the request.
-        sums: uint16 (n_vectors, physical rows, tables), below p.
+        sums: uint16 (n_vectors, physical rows, tables), below p; rows of named blocks in the order
+            of the blocks.
         signature: of the server over request and answer, 64 bytes; b"" where none came along.
     """
 
@@ -95,3 +107,43 @@ class RecordAnswer:
     """
 
     elements: NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectRequest:
+    """Ask one server for groups of record slots by shared selectors: it does not see which.
+
+    Attributes:
+        query_id: 16 random bytes, the same for all servers of one attempt.
+        version: version of the collection.
+        segment: segment id, 32 bytes.
+        selectors: uint16 (n_fetches, groups), below p: this server's share.
+        answer_shape: (n_fetches, slots of a group, slot width) that the answer must have; not sent.
+        ticket: where the group has a search key.
+    """
+
+    query_id: bytes
+    version: int
+    segment: bytes
+    selectors: NDArray[np.uint16]
+    answer_shape: tuple[int, int, int] | None = None
+    ticket: Ticket | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectAnswer:
+    """One server's share of the groups of slots that were selected.
+
+    Attributes:
+        query_id: that of the request.
+        elements: uint16 (n_fetches, slots of a group, slot width), below p.
+        signature: of the server over request and answer, 64 bytes; b"" where none came along.
+    """
+
+    query_id: bytes
+    elements: NDArray[np.uint16]
+    signature: bytes = b""
+
+
+#: What a member signs.
+AnyRequest = ScoreRequest | RecordRequest | SelectRequest

@@ -42,8 +42,10 @@ N_LEVELS_MAX: Final = 16
 COLUMNS_PER_TERM: Final = 72
 D0_MIN: Final = 256
 D0_MAX: Final = 8192
-#: Width of the node levels over the width of level 0.
-NODE_WIDTH_FACTOR: Final = 8
+#: Width of the nodes of level 1 over the width of level 0 (measured: docs/decisions/0019).
+NODE_WIDTH_FACTOR: Final = 4
+#: The same for the levels above the lowest nodes: few rows, each with most of the vocabulary.
+TOP_WIDTH_FACTOR: Final = 16
 #: AES blocks that one mask key may produce (2**64 would be the birthday bound of 128-bit blocks).
 MASK_BLOCKS_MAX: Final = 1 << 32
 
@@ -63,6 +65,12 @@ SNIPPET_CHARS: Final = 200
 TITLE_CHARS: Final = 200
 #: Longest external id, bytes of UTF-8.
 ID_BYTES_MAX: Final = 1024
+
+#: Private fetches of one request: the number is public, so it is one of these (bytes: a fetch is
+#: some 20 KB each way and server at 100,000 records).
+FETCH_CLASSES: Final = (4, 8, 16, 32, 64)
+#: Bytes of selectors that one call may bring: 64 fetches from 2**19 groups.
+SELECTOR_BYTES_MAX: Final = 1 << 26
 
 # --- access -------------------------------------------------------------------
 #: Longest policy, bytes of UTF-8: it stands in every manifest, and parsing stays below a few ms.
@@ -91,11 +99,15 @@ KEY_BYTES: Final = 32
 COLLECTION_BYTES: Final = 16
 #: Servers of one collection: evaluation points 1..n; a byte on the wire.
 N_SERVERS_MAX: Final = 255
+#: Servers that were replaced, which a manifest goes on naming: four changes of every place.
+N_RETIRED_MAX: Final = 1024
 #: Vectors of one query: the number is public, so it is padded to one of these.
 VECTOR_CLASSES: Final = (1, 2, 4)
 #: Distinct terms above which a query is split into more vectors (rounding costs one unit a term
 #: of QUERY_SUM_MAX).
 TERMS_PER_VECTOR: Final = 64
+#: Blocks that one request names; 8.4 million rows of 128, and 64 kB or so on the wire.
+BLOCKS_MAX: Final = 1 << 16
 #: Records that one search may read before it gives up exactness.
 MAX_RECORDS: Final = 2000
 K_MAX: Final = 10_000

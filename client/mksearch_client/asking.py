@@ -48,7 +48,8 @@ class Servers(Generic[_C]):
             addresses: for the reports.
             pool: threads that wait for servers.
             hedge_s: seconds without an answer after which one more server is asked.
-            distrusted: servers that lied before, asked only where the others are not enough.
+            distrusted: servers that lied before, or still owe an answer; asked only where the
+                others are not enough.
         """
         self.connections = dict(sorted(connections.items()))
         self.reports = {
@@ -76,6 +77,23 @@ class Servers(Generic[_C]):
             return server in self._late, server in self._distrusted, is_silent, server
 
         return sorted(good, key=rank)
+
+    def go_on_with(self, connections: Mapping[int, _C], addresses: Mapping[int, str]) -> None:
+        """Ask other servers from now on: those that are new have done nothing yet.
+
+        Args:
+            connections: by id.
+            addresses: for the reports.
+        """
+        stay = {s for s, held in self.connections.items() if connections.get(s) is held}
+        self._late &= stay
+        self.connections = dict(sorted(connections.items()))
+        self.reports = {
+            server: self.reports[server]
+            if server in stay
+            else ServerReport(server, addresses.get(server, ""))
+            for server in self.connections
+        }
 
     def start(self, call: Callable[[int], _T], server: int) -> Future[_T]:
         """Ask ``server`` on a thread."""
@@ -144,8 +162,8 @@ class Servers(Generic[_C]):
 class Asking(Generic[_T]):
     """One question to several servers.
 
-    As many are asked at once as answers are missing, one more for every failure, and one more
-    whenever nothing came for ``hedge_s``.
+    As many are asked at once as answers are missing, one more for every failure, and as many more
+    as are still missing whenever nothing came for ``hedge_s``.
     """
 
     def __init__(
@@ -180,7 +198,9 @@ class Asking(Generic[_T]):
             if not finished:
                 for server in self._running.values():
                     self._servers.mark_late(server)
-                self._start()
+                # One for each that keeps silent: several that hang cost no more than one does.
+                for _ in range(min(len(self._waiting), n_missing())):
+                    self._start()
             for future in finished:
                 self._finish(future)
         return True

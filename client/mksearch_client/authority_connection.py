@@ -52,13 +52,18 @@ class Challenge:
 
 
 class AuthorityConnection(GrpcConnection):
-    """A connection to one server's part of the authority."""
+    """A connection to one server's part of the authority.
+
+    Attributes:
+        entry: the server.
+    """
 
     def __init__(self, entry: ServerEntry, random: RandomSource, timeout_s: float) -> None:
         """Connect to ``entry``; nothing is sent yet."""
         super().__init__(
             entry.id, entry.address, entry.key, random, timeout_s=timeout_s, tls=entry.tls
         )
+        self.entry = entry
         self._key = entry.key
 
     def _use(self, channel: Channel) -> None:

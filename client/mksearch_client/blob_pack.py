@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -112,6 +112,10 @@ class BlobPack:
     def n_bytes(self) -> int:
         """Bytes of all blobs."""
         return sum(size for _, size in self._places.values())
+
+    def names(self) -> Collection[bytes]:
+        """Return the names of all blobs."""
+        return self._places.keys()
 
     def __contains__(self, name: bytes) -> bool:
         """Return whether the pack holds the blob ``name`` (32 bytes)."""

@@ -158,10 +158,10 @@ def _changed(
     vocabulary = _vocabulary(held, own, terms)
     now = vocabulary.statistics
     kept = [held.segments[at] for at in range(len(held.segments)) if at not in merged]
-    built = [(s.part.statistics, _distinct(s.live_postings.term_ids)) for s in kept]
+    built = [(s.part.statistics, _distinct(s.live_postings.term_ids, len(terms))) for s in kept]
     counts = _joined(own, [held.segments[at] for at in merged], vocabulary)
     if len(counts.lengths):
-        built.append((now, _distinct(counts.term_ids)))
+        built.append((now, _distinct(counts.term_ids, len(terms))))
     ratios = term_ratios(scoring, now, built)
     loose = [kappa(scoring, now, s.part.statistics, s.live_postings, ratios) for s in kept]
     if max(loose) > KAPPA_MAX:
@@ -181,8 +181,10 @@ def _changed(
     )
 
 
-def _distinct(term_ids: NDArray[np.int32]) -> NDArray[np.int64]:
-    return np.unique(term_ids).astype(np.int64)
+def _distinct(term_ids: NDArray[np.int32], n_terms: int) -> NDArray[np.int64]:
+    is_used = np.zeros(n_terms, bool)
+    is_used[term_ids] = True
+    return np.flatnonzero(is_used)
 
 
 def _vocabulary(held: HeldGroup, own: Counts, terms: tuple[str, ...]) -> Vocabulary:

@@ -20,6 +20,7 @@ from mksearch_client import (
     admin_commands,
     backup_commands,
     epoch_commands,
+    server_commands,
     timestamp_commands,
     upkeep_commands,
     user_commands,
@@ -50,14 +51,17 @@ app.add_typer(user_commands.app, name="user")
 
 #: Commands of the contract whose subject this release does not have yet.
 LATER = ("complete", "evaluate", "web", "plan")
-OWNER_LATER = ("add-server", "replace-server")
 
 #: Exit code of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
 #: Base of what typer raises for wrong use; it has no public name.
 _UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _Privacy = Annotated[
-    str, typer.Option(help="balanced: servers see permuted record numbers; full and fast later.")
+    str,
+    typer.Option(
+        help="full: a search shows no record; balanced: servers see permuted record numbers; "
+        "fast: a search shows blocks as well."
+    ),
 ]
 
 
@@ -235,6 +239,10 @@ owner_app.command("compact", epilog=upkeep_commands.COMPACT_EXAMPLE)(upkeep_comm
 owner_app.command("watch", epilog=upkeep_commands.WATCH_EXAMPLE)(upkeep_commands.watch)
 owner_app.command("revoke", epilog=epoch_commands.REVOKE_EXAMPLE)(epoch_commands.revoke)
 owner_app.command("rotate", epilog=epoch_commands.ROTATE_EXAMPLE)(epoch_commands.rotate)
+owner_app.command("replace-server", epilog=server_commands.REPLACE_EXAMPLE)(
+    server_commands.replace_server
+)
+owner_app.command("add-server", epilog=server_commands.ADD_EXAMPLE)(server_commands.add_server)
 owner_app.command("backup", epilog=backup_commands.BACKUP_EXAMPLE)(backup_commands.backup)
 owner_app.command("recover", epilog=backup_commands.RECOVER_EXAMPLE)(backup_commands.recover)
 
@@ -260,10 +268,11 @@ def search(
     """Ask the collection; only a proved answer is shown."""
     from mksearch_client.commands import SearchOptions, run_search
 
-    _require_balanced(privacy)
+    if privacy not in ("full", "fast"):
+        _require_balanced(privacy)
     if traffic is not None:
         raise ParameterError(f"--traffic is not part of version {__version__}", cure="leave it out")
-    options = SearchOptions(query, k, offset, max_records, explain, accept_expired)
+    options = SearchOptions(query, k, offset, max_records, explain, accept_expired, privacy)
     run_search(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 
 
@@ -310,8 +319,6 @@ def _later(group: typer.Typer, prefix: str, name: str) -> None:
 
 for _name in LATER:
     _later(app, "mksearch", _name)
-for _name in OWNER_LATER:
-    _later(owner_app, "mksearch owner", _name)
 
 
 def _report(error: Mapping[str, str | int | None], *, as_json: bool) -> None:

@@ -383,6 +383,7 @@ class SearchOptions:
     max_records: int | None
     explain: bool
     accept_expired: bool
+    privacy: str = "balanced"
 
 
 def run_search(
@@ -401,7 +402,11 @@ def run_search(
         accept_expired=options.accept_expired,
     ) as searcher:
         result = searcher.search(
-            options.query, options.k, offset=options.offset, max_records=options.max_records
+            options.query,
+            options.k,
+            offset=options.offset,
+            max_records=options.max_records,
+            privacy=options.privacy,
         )
     if as_json:
         print_json(result.to_json())
@@ -437,6 +442,12 @@ def _show(result: SearchResult, *, explain: bool) -> None:
         parts = ", ".join(f"{name} {ms:.1f}" for name, ms in result.timings_ms.items())
         n_records, n_rounds = result.records_fetched, result.rounds
         note(f"{counted(n_records, 'record')}, {counted(n_rounds, 'round')}; ms: {parts}")
+        if result.blocks_opened:
+            note(
+                f"{counted(result.blocks_opened, 'block')} opened in "
+                f"{counted(result.score_waits, 'wait')}; cells read: "
+                f"{100 * result.cells_share:.1f} % of those of all documents"
+            )
         note(f"{result.bytes_sent} bytes sent, {result.bytes_received} received")
 
 

@@ -26,7 +26,14 @@ from mksearch.errors import (
     ServerUnreachable,
 )
 from mksearch.index.manifest import Manifest
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
 from mksearch.params import KEY_BYTES
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
@@ -287,6 +294,13 @@ class GrpcConnection:
             server=self.server,
         )
 
+    @property
+    def waited_s(self) -> float:
+        """For how many seconds the server has owed an answer, 0 if it owes none."""
+        now_s = time.monotonic()
+        with self._lock:
+            return now_s - min(self._started_s, default=now_s)
+
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Count a request while it waits.
@@ -444,12 +458,16 @@ class GrpcConnection:
 
         def work() -> list[ScoreAnswer]:
             messages = chain.from_iterable(map(convert.score_request_messages, requests))
-            stream = self._search.Score(messages, timeout=self._timeout_s)
+            stream = self._search.Score(convert.packed(messages), timeout=self._timeout_s)
+            responses = chain.from_iterable(map(convert.unpacked, stream))
             answers = []
             try:
                 for number, (request, shape) in enumerate(zip(requests, shapes, strict=True), 1):
                     answer, signature = convert.score_answer(
-                        stream, shape, is_one_of_many=number < len(requests)
+                        responses,
+                        shape,
+                        is_one_of_many=number < len(requests),
+                        is_of_blocks=bool(request.blocks),
                     )
                     self._require_verifier().score(request, answer, signature)
                     answers.append(replace(answer, signature=signature))
@@ -475,10 +493,11 @@ class GrpcConnection:
         def work() -> list[RecordAnswer]:
             message = convert.record_requests_message(requests)
             stream = self._search.GetRecords(message, timeout=self._timeout_s)
+            responses = chain.from_iterable(map(convert.unpacked, stream))
             try:
                 return [
                     convert.record_answer(
-                        stream,
+                        responses,
                         len(request.slots),
                         request.slot_width or 0,
                         is_one_of_many=number < len(requests),
@@ -487,6 +506,37 @@ class GrpcConnection:
                 ]
             finally:
                 stream.cancel()
+
+        return self._ask(work)
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        """Return selected record slots; the answer is proved to come from the server.
+
+        Raises:
+            ServerUnreachable, ServerRefused, VerificationError: see ``mksearch.errors``.
+        """
+        return self.select_all([request])[0]
+
+    def select_all(self, requests: Sequence[SelectRequest]) -> list[SelectAnswer]:
+        """Return selected record slots of some segments, in one call; see ``select``."""
+        shapes = [shape for r in requests if (shape := r.answer_shape) is not None]
+        if len(shapes) != len(requests):
+            raise ParameterError("a select request does not say what shape its answer has")
+
+        def work() -> list[SelectAnswer]:
+            messages = chain.from_iterable(map(convert.select_request_messages, requests))
+            stream = self._search.Select(messages, timeout=self._timeout_s)
+            answers = []
+            try:
+                for number, (request, shape) in enumerate(zip(requests, shapes, strict=True), 1):
+                    answer, signature = convert.select_answer(
+                        stream, shape, is_one_of_many=number < len(requests)
+                    )
+                    self._require_verifier().select(request, answer, signature)
+                    answers.append(replace(answer, signature=signature))
+            finally:
+                stream.cancel()
+            return answers
 
         return self._ask(work)
 

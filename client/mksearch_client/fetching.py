@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from mksearch.errors import (
     FormatError,
 )
 from mksearch.index.manifest import ObjectRef
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
 from mksearch.query.records import require_object
 from mksearch_client.asking import Asking, Servers
 
-__all__ = ["Cache", "Connection", "NoCache", "first_good", "read_object"]
+__all__ = [
+    "Cache",
+    "Connection",
+    "NoCache",
+    "SelectingConnection",
+    "first_good",
+    "read_object",
+]
 
 READ_BYTES = 1 << 20
 _T = TypeVar("_T")
@@ -40,6 +54,15 @@ class Connection(Protocol):
 
     def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
         """Return a piece of a stored object."""
+        ...
+
+
+@runtime_checkable
+class SelectingConnection(Protocol):
+    """What a search with private records asks of a server besides."""
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        """Return selected groups of record slots."""
         ...
 
 

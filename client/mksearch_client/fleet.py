@@ -18,10 +18,10 @@ from mksearch.errors import (
 )
 from mksearch.index.blob_list import BlobList
 from mksearch.index.equivocation import Equivocation, are_rivals
-from mksearch.index.manifest import Group, ObjectRef, SegmentRef, SignedManifest
+from mksearch.index.manifest import Group, Manifest, ObjectRef, SegmentRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentChecker, SegmentHeader
 from mksearch_client.connection import GrpcConnection
-from mksearch_client.member import connect, dial_anew
+from mksearch_client.member import connect, dial_anew, dial_others
 from mksearch_client.profile import Profile
 from mksearch_client.publication import Progress, Publication, stage
 from mksearch_client.readback import read_pieces, read_whole
@@ -50,6 +50,7 @@ class Fleet:
         self.profile = profile
         self._timeout_s = timeout_s
         self.connections = connect(profile, timeout_s)
+        self._dialled = dict(profile.servers)
         self._pool = ThreadPoolExecutor(2 * len(self.connections) or 1, "servers")
 
     def close(self) -> None:
@@ -57,6 +58,17 @@ class Fleet:
         for connection in self.connections.values():
             connection.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def follow(self, manifest: Manifest) -> bool:
+        """Go on with the servers that a version of the owner's names; tell if they are others."""
+        self.profile.follow(manifest)
+        if self._dialled == self.profile.servers:
+            return False
+        dial_others(self.connections, self._dialled, self.profile, self._timeout_s)
+        ordered = sorted(self.connections.items())
+        self.connections.clear()
+        self.connections.update(ordered)
+        return True
 
     def each(self, ask: Callable[[GrpcConnection], _T]) -> dict[int, _T | MksearchError]:
         """Ask all servers at once; an error takes the place of the answer."""
@@ -99,6 +111,9 @@ class Fleet:
             if are_rivals(one, other):
                 self.profile.keep_equivocation(Equivocation.of(one, other))
         need = self.profile.quorum.threshold
+        if n_answers < need and newest is not None and self.follow(newest.manifest):
+            # This profile is from before servers were replaced: ask those who are there now.
+            return self.newest_version()
         if n_answers < need:
             reasons = [str(a) for a in answers.values() if isinstance(a, MksearchError)]
             raise NotEnoughAnswers(
@@ -107,6 +122,8 @@ class Fleet:
                 need=need,
                 cure="start the servers, or check their addresses",
             )
+        if newest is not None:
+            self.follow(newest.manifest)
         return newest
 
     def columns(self, group: Group) -> int:
@@ -149,7 +166,9 @@ class Fleet:
         self, publication: Publication, report: Progress
     ) -> dict[int, MksearchError | None]:
         """Stage on every server, then have all that hold it serve it; n - t must."""
-        need = self.profile.quorum.n_servers - self.profile.quorum.collusion_bound
+        quorum = publication.signed.manifest.quorum
+        need = quorum.n_servers - quorum.collusion_bound
+        self.follow(publication.signed.manifest)
         # What servers are sent before enough of them hold all of it counts for nobody: a server
         # that shows it early shows nothing.
         draft = publication.signed.encode_draft(self.profile.keys.signing)

@@ -21,6 +21,7 @@ from mksearch.index.stream import open_stream
 from mksearch.index.tombstones import LookupPart, Tombstones
 from mksearch.query.group import open_dictionary, open_lookup_parts
 from mksearch_client.keys import OwnerKeys
+from mksearch_client.part_memory import PartMemory
 
 __all__ = ["HeldGroup", "HeldSegment", "Source"]
 
@@ -32,10 +33,29 @@ class Source:
     Attributes:
         fetch: returns an object, proved by its name.
         header: returns the header of a segment, proved by its name.
+        memory: keeps opened parts of the catalogue; None to keep none.
     """
 
     fetch: Callable[[ObjectRef], bytes]
     header: Callable[[SegmentRef], SegmentHeader]
+    memory: PartMemory | None = None
+
+    def part(self, keys: OwnerKeys, ref: ObjectRef) -> CataloguePart:
+        """Return a part of the catalogue, opened.
+
+        Raises:
+            NotEnoughAnswers: no server sent it.
+            VerificationError: it does not open.
+        """
+        kept = None if self.memory is None else self.memory.get(ref)
+        if kept is not None:
+            return kept
+        sealed = self.fetch(ref)
+        content = open_stream(keys.catalogue_key(), "catalogue", keys.collection, sealed)
+        part = CataloguePart.decode(content)
+        if self.memory is not None:
+            self.memory.put(ref, part)
+        return part
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +95,9 @@ class HeldSegment:
     @cached_property
     def live_postings(self) -> Postings:
         """Term frequencies of the rows that have a live document."""
-        return self.part.postings.take(np.flatnonzero(self.live_rows))
+        rows = np.flatnonzero(self.live_rows)
+        postings = self.part.postings
+        return postings if len(rows) == len(postings) else postings.take(rows)
 
     def document_postings(self) -> Postings:
         """Return the term frequencies of the live documents, one row a document."""
@@ -135,9 +157,7 @@ class HeldGroup:
             lookups = open_lookup_parts(bundle, keys.collection, group, dictionary, sealed)
         segments = []
         for ref, lookup in zip(group.segments, lookups, strict=True):
-            sealed = source.fetch(catalogue.parts[ref.salt])
-            content = open_stream(keys.catalogue_key(), "catalogue", keys.collection, sealed)
-            part = CataloguePart.decode(content)
+            part = source.part(keys, catalogue.parts[ref.salt])
             live = _live(part, lookup.tombstones, bundle)
             segments.append(HeldSegment(ref, dictionary.facts(ref.salt), part, lookup, live))
         return cls(group, bundle, dictionary, tuple(segments))

@@ -12,13 +12,20 @@ from mksearch.index.stream import open_stream
 from mksearch_client.fleet import Fleet
 from mksearch_client.held import HeldGroup, Source
 from mksearch_client.keys import OwnerKeys
+from mksearch_client.part_memory import PartMemory
+from mksearch_client.profile import Profile
 
-__all__ = ["Holdings", "source_of"]
+__all__ = ["Holdings", "memory_of", "source_of"]
 
 
 def source_of(fleet: Fleet) -> Source:
     """Return where an owner reads objects from: any of the servers."""
-    return Source(fleet.fetch, fleet.header)
+    return Source(fleet.fetch, fleet.header, memory_of(fleet.profile))
+
+
+def memory_of(profile: Profile) -> PartMemory:
+    """Return where a profile keeps opened parts of its catalogue."""
+    return PartMemory(profile.folder / "parts", profile.keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +57,7 @@ class Holdings:
         sealed = fleet.fetch(signed.manifest.catalogue)
         content = open_stream(keys.catalogue_key(), "catalogue", keys.collection, sealed)
         catalogue = Catalogue.decode(content)
+        memory_of(fleet.profile).keep_only(catalogue.parts.values())
         held: dict[bytes, HeldGroup] = {}
         old: dict[bytes, Mapping[str, bytes]] = {}
         for group in signed.manifest.groups:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mksearch.crypto.evidence import Evidence
 from mksearch.crypto.kdf import sha256
@@ -18,6 +19,7 @@ from mksearch_client.fetching import Connection
 __all__ = ["Verdict", "judge"]
 
 _READ_BYTES = 1 << 24
+_NO_QUESTION = "a server refuses such a question, so nothing follows from an answer to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,13 @@ def _require_fits(evidence: Evidence, header: SegmentHeader) -> None:
         raise FormatError(
             f"the evidence has shares of {shares.shape[1]} columns for level {level}, which the "
             "segment does not have",
-            cure="a server refuses such a question, so nothing follows from an answer to it",
+            cure=_NO_QUESTION,
+        )
+    n_blocks = header.layout.level_shapes[level][0] // header.layout.block.height
+    if evidence.request.blocks and evidence.request.blocks[-1] >= n_blocks:
+        raise FormatError(
+            f"the evidence names blocks of level {level} that the segment does not have",
+            cure=_NO_QUESTION,
         )
 
 
@@ -103,28 +111,39 @@ def _difference(
     level, shares = evidence.request.level, evidence.request.shares
     geometry = header.layout.levels[level]
     n_rows, width = header.layout.level_shapes[level]
-    shape, signed = (len(shares), n_rows, geometry.n_tables), evidence.answer.sums
+    rows = _asked_rows(evidence, header, n_rows)
+    shape, signed = (len(shares), len(rows), geometry.n_tables), evidence.answer.sums
     if signed.shape != shape:
-        return f"it signed sums of shape {signed.shape}, and the level gives {shape}"
+        return f"it signed sums of shape {signed.shape}, and the question gives {shape}"
     found, digest, first = "", hashlib.sha256(), 0
     for piece in _rows(
         source, evidence.request.segment, header.layout.offsets[level], n_rows, width
     ):
         digest.update(piece)
         cells = np.frombuffer(piece, "<u2").reshape(-1, width)
-        right = engine.score(cells, geometry, shares)
-        wrong = np.argwhere(right != signed[:, first : first + len(cells)])
+        start, stop = np.searchsorted(rows, (first, first + len(cells)))
+        right = engine.score(cells[rows[start:stop] - first], geometry, shares)
+        wrong = np.argwhere(right != signed[:, start:stop])
         if len(wrong) and not found:
-            vector, row, table = (int(at) for at in wrong[0])
+            vector, at, table = (int(place) for place in wrong[0])
             found = (
-                f"vector {vector}, row {first + row}, table {table}: it signed "
-                f"{signed[vector, first + row, table]}, and the cells give "
-                f"{right[vector, row, table]}"
+                f"vector {vector}, row {rows[start + at]}, table {table}: it signed "
+                f"{signed[vector, start + at, table]}, and the cells give "
+                f"{right[vector, at, table]}"
             )
         first += len(cells)
     if digest.digest() != header.hashes[level]:
         raise FormatError("a server sent cells that do not match the segment's hash")
     return found
+
+
+def _asked_rows(evidence: Evidence, header: SegmentHeader, n_rows: int) -> NDArray[np.int64]:
+    """Return the physical rows of a level that were asked for: int64 (n,), ascending."""
+    named = np.array(evidence.request.blocks, np.int64)
+    if not len(named):
+        return np.arange(n_rows)
+    height = header.layout.block.height
+    return (named[:, None] * height + np.arange(height)).reshape(-1)
 
 
 def _rows(

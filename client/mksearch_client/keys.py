@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mksearch.crypto.bundle import KeyBundle, catalogue_key
+from mksearch.crypto.bundle import KeyBundle, catalogue_key, part_memory_key
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
@@ -100,6 +100,10 @@ class OwnerKeys:
         """Return what a member of the group holds."""
         bundle = self.bundle(policy, epoch)
         return MemberKeys(self.collection, self.signing.public, policy, epoch, bundle)
+
+    def part_memory_key(self) -> SecretKey:
+        """Derive the key of the catalogue's parts as the profile keeps them."""
+        return part_memory_key(self.master, self.collection)
 
     def catalogue_key(self) -> SecretKey:
         """Derive the key of the owner's catalogue."""

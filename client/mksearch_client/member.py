@@ -14,18 +14,19 @@ from mksearch.errors import (
     AnswerRefused,
     CredentialRefused,
     EpochPassed,
-    MksearchError,
     NotEnoughAnswers,
     ProfileError,
 )
 from mksearch.index.document import StoredDocument
 from mksearch.index.equivocation import Equivocation
+from mksearch.index.manifest import SignedManifest
 from mksearch.messages import ScoreAnswer, ScoreRequest
 from mksearch.query.ranking import Ranking
 from mksearch_client import searching
 from mksearch_client.asking import Servers
 from mksearch_client.connection import GrpcConnection
 from mksearch_client.fetching import Connection, first_good, read_object
+from mksearch_client.handing_on import hand_on
 from mksearch_client.keyring import EnrolledRing, KeyRing, OwnerRing
 from mksearch_client.opening import OpenVersion
 from mksearch_client.profile import Profile, is_user_profile
@@ -39,7 +40,7 @@ from mksearch_client.result import SearchResult
 from mksearch_client.user import User
 from mksearch_client.user_profile import UserProfile
 
-__all__ = ["Searcher", "connect", "connect_to", "dial_anew"]
+__all__ = ["Searcher", "connect", "connect_to", "dial_anew", "dial_others"]
 
 _T = TypeVar("_T")
 #: Servers go over to a version one after another, each in a moment (in seconds, where it lists
@@ -85,6 +86,31 @@ def dial_anew(
         connections[server].close()
         connections[server] = connect_to(profile.servers[server], timeout_s)
     return bool(gone)
+
+
+def dial_others(
+    connections: dict[int, GrpcConnection],
+    dialled: dict[int, ServerEntry],
+    profile: ProfileFolder,
+    timeout_s: float,
+) -> None:
+    """Dial the servers that have come into a profile's list, and let go of those that left it.
+
+    Args:
+        connections: by id; changed.
+        dialled: what they were made from; changed.
+        profile: has the servers.
+        timeout_s: seconds that one request may take.
+    """
+    for server in sorted(dialled.keys() | profile.servers.keys()):
+        entry = profile.servers.get(server)
+        if entry == dialled.get(server):
+            continue
+        if server in connections:
+            connections.pop(server).close()
+            del dialled[server]
+        if entry is not None:
+            connections[server], dialled[server] = connect_to(entry, timeout_s), entry
 
 
 def _ring(profile: UserProfile) -> EnrolledRing:
@@ -172,6 +198,8 @@ class Searcher(searching.Searcher):
 
         self._profile = opened
         self._servers = connections
+        self._dialled = dict(opened.servers)
+        self._shown: list[SignedManifest] = []
         self._timeout_s = timeout_s
         self._switch_s = min(_SWITCH_S, timeout_s)
         self._attempts: list[Servers[Connection]] = []
@@ -198,8 +226,19 @@ class Searcher(searching.Searcher):
 
     @property
     def _distrusted(self) -> set[int]:
-        """Servers that this profile holds evidence against."""
-        return {evidence.server for evidence in self._profile.evidence()}
+        """Servers that this profile holds evidence against, and those that owe an earlier answer.
+
+        Evidence against a server that was replaced is not held against the one in its place.
+        """
+        servers = self._profile.servers
+        lied = {
+            evidence.server
+            for evidence in self._profile.evidence()
+            if evidence.server in servers and evidence.version >= servers[evidence.server].since
+        }
+        # A server that hangs costs its hedge delay once, not every search that follows.
+        hangs = {s for s, held in self._servers.items() if held.waited_s > self._hedge_s}
+        return lied | hangs
 
     def _keep_lie(self, server: int, request: ScoreRequest, answer: ScoreAnswer) -> None:
         evidence = Evidence(server, self._profile.servers[server].key, request, answer)
@@ -222,11 +261,19 @@ class Searcher(searching.Searcher):
     # --- while servers go over to a new version, one after another
 
     def search(
-        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        offset: int = 0,
+        max_records: int | None = None,
+        privacy: str = "balanced",
     ) -> SearchResult:
         """Return the best documents; see `searching.Searcher.search`."""
         find = super().search
-        return self._wait_out(lambda: find(query, k, offset=offset, max_records=max_records))
+        return self._wait_out(
+            lambda: find(query, k, offset=offset, max_records=max_records, privacy=privacy)
+        )
 
     def open(self, external_id: str) -> StoredDocument:
         """Fetch and open a whole document; see `searching.Searcher.open`."""
@@ -278,6 +325,37 @@ class Searcher(searching.Searcher):
         self._attempts.append(servers)
         return servers
 
+    # --- servers that were replaced or added
+
+    def _newest(self, servers: Servers[Connection]) -> SignedManifest:
+        """Return the newest version; go on with the servers that it names (15.2)."""
+        while True:
+            self._shown = []
+            try:
+                newest = super()._newest(servers)
+            except (NotEnoughAnswers, AnswerRefused):
+                # The owner signed a list of other servers, so those are to be asked.
+                shown = max(self._shown, key=lambda one: one.manifest.version, default=None)
+                if shown is None or not self._go_on_with(shown, servers):
+                    raise
+                continue
+            self._go_on_with(newest, servers)
+            return newest
+
+    def _met(self, signed: SignedManifest) -> None:
+        self._shown.append(signed)
+
+    def _go_on_with(self, signed: SignedManifest, servers: Servers[Connection]) -> bool:
+        """Dial the servers that a version names; tell whether they are others."""
+        self._profile.follow(signed.manifest)
+        if self._dialled == self._profile.servers:
+            return False
+        dial_others(self._servers, self._dialled, self._profile, self._timeout_s)
+        addresses = {server.id: server.address for server in self._profile.servers.values()}
+        self._take_servers(addresses, self._profile.quorum)
+        servers.go_on_with(self._servers, addresses)
+        return True
+
     # --- epochs
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
@@ -292,20 +370,13 @@ class Searcher(searching.Searcher):
         return super()._open(servers)
 
     def _hand_on(self, lagging: Sequence[int]) -> bool:
-        """Hand the newest manifest to servers that hold all of it and serve an older one."""
+        """Hand the newest manifest to servers that serve an older one; tell whether one took it."""
         seen = self.seen
         if seen is None:
             return False
-        n_handed = 0
-        for server in lagging:
-            connection = self._servers[server]
-            try:
-                connection.propose(seen.encode())
-                n_handed += connection.activate(seen.hash) == seen.manifest.version
-            except MksearchError:
-                # It lacks what only a publisher can bring, or is away.
-                continue
-        return n_handed > 0
+        # All of them, whatever the first one does.
+        taken = [hand_on(self._servers[server], seen) for server in lagging]
+        return any(taken)
 
     def _enrol_anew(
         self, profile: UserProfile, servers: Servers[Connection], passed: EpochPassed

@@ -28,6 +28,7 @@ from mksearch.errors import (
 from mksearch.index.equivocation import EQUIVOCATION_MAGIC, Equivocation
 from mksearch.index.manifest import Group, ObjectRef, SignedManifest
 from mksearch.index.renewal import latest_renewal
+from mksearch.index.server_list import ServerList
 from mksearch.params import MANIFEST_LIFE_S, Quorum
 from mksearch.scoring.engine import make_engine
 from mksearch.text.analyzers import Analyzer, analyzer_for_language, make_analyzer
@@ -39,7 +40,7 @@ from mksearch_client.connection import GrpcConnection
 from mksearch_client.credentials import begin_epoch_if_needed, make_list, require_up_to_date
 from mksearch_client.first_pins import Pins
 from mksearch_client.fleet import Fleet
-from mksearch_client.holdings import Holdings, source_of
+from mksearch_client.holdings import Holdings, memory_of, source_of
 from mksearch_client.judging import Verdict, judge
 from mksearch_client.keys import NO_POLICY
 from mksearch_client.owner_reports import PublishReport, ServerStatus
@@ -50,6 +51,7 @@ from mksearch_client.readback import require_info, require_whole, verify_server
 from mksearch_client.reading import Document, Reading, read_paths
 from mksearch_client.rotation import StoredDocuments
 from mksearch_client.sealing import next_access, seal_groups
+from mksearch_client.server_changes import ServerChanges
 from mksearch_client.storing import content_hash
 from mksearch_client.timestamp import TimestampFile
 from mksearch_client.upkeep import Upkeep
@@ -60,7 +62,7 @@ __all__ = ["Owner", "PublishReport", "ServerStatus"]
 UNREACHABLE = "unreachable"
 
 
-class Owner(Upkeep):
+class Owner(Upkeep, ServerChanges):
     """An owner with a profile; a context manager that lets go of the servers.
 
     Attributes:
@@ -89,6 +91,7 @@ class Owner(Upkeep):
         """
         self.profile = open_profile(profile, passphrase_file)
         self._clock = clock
+        self._timeout_s = timeout_s
         self._fleet = Fleet(self.profile, timeout_s)
         self.behind: tuple[int, ...] = ()
 
@@ -346,7 +349,7 @@ class Owner(Upkeep):
         held = holdings.held.get(policy)
         group = None if previous is None else previous.manifest.group(policy)
         named = changes.incoming | changes.unchanged
-        staying = sorted(holdings.hashes(policy).keys() - named - changes.deleted)
+        staying = holdings.hashes(policy).keys() - named - changes.deleted
         fits = previous is not None and publisher.fits(previous.manifest)
         is_other = not staying and not changes.unchanged
         if previous is not None and held is not None and fits and not is_other:
@@ -364,7 +367,7 @@ class Owner(Upkeep):
         # release: all of it is made anew.
         kept: Iterable[Document] = ()
         if staying and group is not None:
-            kept = StoredDocuments(self._fleet, self.profile.keys, group).read(staying)
+            kept = StoredDocuments(self._fleet, self.profile.keys, group).read(sorted(staying))
         return publisher.prepare(
             chain((document for document in documents if document.id in named), kept),
             self._staging(),
@@ -395,6 +398,7 @@ class Owner(Upkeep):
             policy=policy,
             administration=administration,
             make_list=self._list_maker(administration),
+            memory=memory_of(self.profile),
         )
 
     def _administration(
@@ -626,18 +630,29 @@ class Owner(Upkeep):
                 found = Equivocation.decode(data, keys.signing.public, keys.collection)
                 return Verdict(0, found.second.manifest.version, is_lie=True, reason=str(found))
             evidence = Evidence.decode(data)
-            entry = self.profile.servers.get(evidence.server)
-            if entry is None:
-                raise FormatError(
-                    f"{path} is of server {evidence.server}, which this collection does not have",
-                    cure="use the profile of the collection that it is of",
-                )
-            evidence.require_signed(entry.key)
+            evidence.require_signed(self._key_of(evidence, path))
         except VerificationError as error:
             error.cure = error.cure or "get the file again: as it is it proves nothing"
             raise
         order = sorted(self._fleet.connections.items(), key=lambda c: c[0] == evidence.server)
         return judge(evidence, (connection for _, connection in order), make_engine("cpu"))
+
+    def _key_of(self, evidence: Evidence, path: Path) -> bytes:
+        """Return the key of the server that evidence is against, or of one that was replaced.
+
+        Raises:
+            FormatError: the collection has no such server.
+        """
+        entry, seen = self.profile.servers.get(evidence.server), self.profile.highest_seen()
+        if entry is None:
+            raise FormatError(
+                f"{path} is of server {evidence.server}, which this collection does not have",
+                cure="use the profile of the collection that it is of",
+            )
+        listed = None if seen is None else seen.manifest.servers
+        gone = () if listed is None else listed.retired
+        had_place = any((p.id, p.key) == (evidence.server, evidence.server_key) for p in gone)
+        return evidence.server_key if had_place else entry.key
 
     def renew(self) -> SignedManifest:
         """Sign the newest version again with a later expiry; return it.
@@ -684,13 +699,17 @@ class Owner(Upkeep):
             return self._renew(lambda _what, _share: None, lambda: b"")
 
     def _renew(
-        self, report: Progress, name_key: Callable[[], bytes] | None = None
+        self,
+        report: Progress,
+        name_key: Callable[[], bytes] | None = None,
+        servers: tuple[ServerList, Quorum] | None = None,
     ) -> SignedManifest:
         """Sign the newest version again.
 
         Args:
             report: told what is being done.
             name_key: gives the timestamp key of the new version, None for that of the one before.
+            servers: of the new version, and how many they are; None for those of the one before.
         """
         active = self._fleet.newest_version()
         finished = self._finish_interrupted(active, report)
@@ -700,6 +719,7 @@ class Owner(Upkeep):
             raise InputError("nothing was published", cure="run mksearch owner publish")
         now_s = int(self._clock())
         administration = self._administration(active)
+        listed, quorum = servers or (active.manifest.servers, active.manifest.quorum)
         self._drop_staged()
         drop_objects(self._staging())
         groups = seal_groups(
@@ -722,8 +742,11 @@ class Owner(Upkeep):
                 active.manifest,
                 self._list_maker(administration),
                 self._write_object,
+                quorum.n_servers,
             ),
             timestamp_key=active.manifest.timestamp_key if name_key is None else name_key(),
+            quorum=quorum,
+            servers=listed,
         )
         signed = SignedManifest.sign(manifest, self.profile.keys.signing)
         self._distribute(Publication.of_manifest(self._staging(), signed), report)

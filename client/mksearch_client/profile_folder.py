@@ -2,7 +2,8 @@
 
 ``keys`` holds the secrets, readable by the owner of the folder alone and sealed with a passphrase
 if there is one; ``profile.json`` holds what is not secret; ``manifest`` is the highest version
-seen; ``cache/`` holds sealed objects as they came; ``evidence/`` signed answers that were wrong,
+seen; ``cache/`` holds sealed objects as they came; ``parts/`` an owner's own copy of the catalogue,
+sealed as well (`part_memory`); ``evidence/`` signed answers that were wrong,
 and manifests of which only one can be.
 """
 
@@ -25,7 +26,8 @@ from mksearch.crypto.passphrase import PassphraseSeal
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import MksearchError, ProfileError, RecordRefused, UnsupportedVersion
 from mksearch.index.equivocation import Equivocation
-from mksearch.index.manifest import SignedManifest
+from mksearch.index.manifest import Manifest, SignedManifest
+from mksearch.index.server_list import ListedServer
 from mksearch.params import Quorum
 from mksearch_client.trust import ClientFiles, TlsTrust
 
@@ -100,12 +102,25 @@ class ServerEntry:
         address: HOST:PORT.
         key: pinned Ed25519 public key, 32 bytes.
         tls: pinned TLS key; None for a server on this machine that goes without TLS.
+        since: version from which on it has its place.
     """
 
     id: int
     address: str
     key: bytes
     tls: TlsTrust | None = None
+    since: int = 1
+
+    def listed(self) -> ListedServer:
+        """Return it as a manifest has it."""
+        tls_key = b"" if self.tls is None else self.tls.key
+        return ListedServer(self.id, self.address, self.key, tls_key, self.since)
+
+    @classmethod
+    def of(cls, listed: ListedServer, files: ClientFiles | None = None) -> ServerEntry:
+        """Return the entry of a server that a manifest lists."""
+        tls = TlsTrust(listed.tls_key, files) if listed.tls_key else None
+        return cls(listed.id, listed.address, listed.key, tls, listed.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +323,37 @@ class ProfileFolder:
             server: replace(entry, tls=entry.tls and TlsTrust(entry.tls.key, files))
             for server, entry in servers.items()
         }
+        self._files = files
+        self._followed = 0
+        # Damage of the memory is for those who need it.
+        with suppress(ProfileError):
+            seen = self.highest_seen()
+            if seen is not None:
+                self.follow(seen.manifest)
+
+    def follow(self, manifest: Manifest) -> bool:
+        """Go on with the servers that a version names (15.2.1); tell whether they are others.
+
+        Args:
+            manifest: that the owner signed; one that names none, or an earlier one than the last
+                that was followed, changes nothing.
+        """
+        named = manifest.servers
+        if named is None or manifest.version < self._followed:
+            return False
+        self._followed = manifest.version
+        entries = {one.id: self._entry(one) for one in named.servers}
+        before, self.servers = self.servers, entries
+        self.quorum = manifest.quorum
+        return entries != before
+
+    def _entry(self, listed: ListedServer) -> ServerEntry:
+        """Return a server of a version, at the address where this profile has found it."""
+        entry = ServerEntry.of(listed, self._files)
+        held = self.servers.get(listed.id)
+        if held is not None and (held.key, held.tls) == (entry.key, entry.tls):
+            return replace(entry, address=held.address)
+        return entry
 
     def public_fields(self) -> dict[str, Any]:
         """Return what is not secret, as JSON has it."""
@@ -396,6 +442,7 @@ class ProfileFolder:
                 write_file(self.folder / "manifest", signed.encode())
             except OSError as error:
                 raise not_writable(self.folder, error) from None
+            self.follow(signed.manifest)
 
     def cached(self, name: bytes) -> bytes | None:
         """Return a sealed object that was kept, or None; it proves itself by its name."""

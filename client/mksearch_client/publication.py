@@ -14,8 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from mksearch.errors import InputError, StorageError
-from mksearch.index.blob_list import BlobList
+from mksearch.index.blob_list import BlobList, names_of, split_names
 from mksearch.index.manifest import (
     Manifest,
     ObjectRef,
@@ -190,12 +192,13 @@ def write_carried(folder: Path, manifest: Manifest) -> None:
     listed = [*(segment.id for segment in manifest.segments())]
     listed += [reference.id for reference in manifest.objects()]
     here = {path.name for path in (folder / "objects").iterdir()}
-    blobs = BlobPack(folder)
+    packed = names_of(BlobPack(folder).names())
     for group in manifest.groups:
         if group.blobs.id.hex() in here:
             data = object_path(folder, group.blobs.id).read_bytes()
-            listed += [name for name, _ in BlobList.decode(data).blobs]
-    missing = [name for name in listed if name not in blobs and name.hex() not in here]
+            names = BlobList.decode(data).names
+            listed += split_names(names[~np.isin(names, packed)])
+    missing = [name for name in listed if name.hex() not in here]
     write_durably(folder / _CARRIED_NAME, b"".join(missing))
 
 

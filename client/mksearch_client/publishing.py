@@ -49,6 +49,7 @@ from mksearch_client.counting import count_documents
 from mksearch_client.held import HeldGroup, HeldSegment, Source
 from mksearch_client.keys import NO_POLICY, OwnerKeys
 from mksearch_client.merging import full_tiers
+from mksearch_client.part_memory import PartMemory
 from mksearch_client.publication import (
     MANIFEST_NAME,
     Progress,
@@ -90,6 +91,7 @@ class Publisher:
         policy: bytes = NO_POLICY,
         administration: Administration | None = None,
         make_list: Callable[[], bytes] = lambda: encode_credentials({}),
+        memory: PartMemory | None = None,
     ) -> None:
         """Prepare publications signed with ``keys``.
 
@@ -105,6 +107,7 @@ class Publisher:
             policy: of the group that the documents become; b"" for every member.
             administration: of the collection; None for an owner who admits nobody.
             make_list: makes the credentials of all members, when an epoch begins.
+            memory: keeps what the catalogue says of new segments; None to keep nothing.
 
         Raises:
             ParameterError: a policy without an administration.
@@ -120,6 +123,7 @@ class Publisher:
         self._policy = policy
         self._administration = administration
         self._make_list = make_list
+        self._memory = memory
         self._epoch = 1 if administration is None else administration.epoch
         self._bundle = keys.bundle(policy, self._epoch)
         self.seconds = {"index": 0.0, "encrypt": 0.0}
@@ -269,7 +273,7 @@ class Publisher:
         built = self._build(fresh, folder, report)
         lookup = Lookup.encode(self._bundle, stored.lookup(built.rows.tolist()))
         ref = self._write_section(folder, "lookup", lookup)
-        part = self._write_part(folder, fresh, built)
+        part = self._write_part(folder, self._part(fresh, built))
         dictionary = self._dictionary(counts.vocabulary, built.n_dedicated, (built.facts,), None)
         listed = BlobList.of([*stored.blobs, (part.id, part.size)])
         group = self._group(dictionary, (built.ref,), ref, listed, folder)
@@ -282,7 +286,7 @@ class Publisher:
         """Write a group without documents: a segment of one row, which is gone from the start."""
         fresh = _placeholder()
         built = self._build(fresh, folder, report)
-        part = self._write_part(folder, fresh, built)
+        part = self._write_part(folder, self._part(fresh, built))
         own = self._write_section(folder, "lookup", Lookup.encode(self._bundle, []))
         gone = Tombstones({self._random.bytes(16): (0, True)})
         places = encode_parts([LookupPart(built.ref.salt, own, gone)], self._random)
@@ -324,26 +328,25 @@ class Publisher:
             )
             return _sealed_as(group, held.group), catalogue
         segments = list(changed.kept)
-        listed = dict(BlobList.decode(source.fetch(held.group.blobs)).blobs)
+        gone: list[bytes] = []
+        listed: dict[bytes, int] = {}
         for at, lookup in zip(changed.merged, left, strict=True):
-            for raw in lookup.raw().values():
-                listed.pop(Lookup.blob_of(raw)[0], None)
-            listed.pop(held.segments[at].lookup.part.id, None)
-            listed.pop(catalogue.parts[held.segments[at].ref.salt].id, None)
+            gone += [Lookup.blob_of(raw)[0] for raw in lookup.raw().values()]
+            gone.append(held.segments[at].lookup.part.id)
+            gone.append(catalogue.parts[held.segments[at].ref.salt].id)
         catalogue = catalogue.without(held.segments[at].ref.salt for at in changed.merged)
         n_dedicated = changed.n_dedicated
         if fresh is not None:
             built = self._build(fresh, folder, report)
             n_dedicated = n_dedicated or built.n_dedicated
             lookup_ref, own = self._write_lookup(fresh, stored, left, built, folder)
-            part = self._write_part(folder, fresh, built)
+            content = self._part(fresh, built)
+            part = self._write_part(folder, content)
             catalogue = Catalogue({**catalogue.parts, built.ref.salt: part}, catalogue.entries)
             listed |= {**own, part.id: part.size}
             place = LookupPart(built.ref.salt, lookup_ref)
             live = np.ones(len(fresh.hashes), bool)
-            segments.append(
-                HeldSegment(built.ref, built.facts, self._part(fresh, built), place, live)
-            )
+            segments.append(HeldSegment(built.ref, built.facts, content, place, live))
         dictionary = self._dictionary(
             changed.vocabulary,
             n_dedicated or (),
@@ -356,7 +359,7 @@ class Publisher:
             dictionary,
             tuple(segment.ref for segment in segments),
             self._write_section(folder, "lookup", places),
-            BlobList.of(listed.items()),
+            BlobList.decode(source.fetch(held.group.blobs)).changed(gone, listed.items()),
             folder,
         )
         return _sealed_as(group, held.group), catalogue
@@ -395,11 +398,14 @@ class Publisher:
         report: Progress,
     ) -> Publication:
         groups = self._seal(self._joined(group, previous), previous, folder)
+        # Who the servers are is changed by nothing but a change of the servers.
+        quorum = self._quorum if previous is None else previous.manifest.quorum
         access = next_access(
             self._administration,
             None if previous is None else previous.manifest,
             self._make_list,
             lambda data: write_object(folder, data),
+            quorum.n_servers,
         )
         manifest = Manifest(
             collection=self._keys.collection,
@@ -408,7 +414,7 @@ class Publisher:
             previous=previous.hash if previous else FIRST_PREVIOUS,
             created_at=now_s,
             expires_at=now_s + MANIFEST_LIFE_S,
-            quorum=self._quorum,
+            quorum=quorum,
             owner_key=self._keys.signing.public,
             groups=groups,
             catalogue=self._write_sealed(
@@ -416,6 +422,7 @@ class Publisher:
             ),
             access=access,
             timestamp_key=previous.manifest.timestamp_key if previous else b"",
+            servers=previous.manifest.servers if previous else None,
         )
         signed = SignedManifest.sign(manifest, self._keys.signing)
         write_carried(folder, manifest)
@@ -486,9 +493,12 @@ class Publisher:
             fresh.counts.vocabulary.statistics,
         )
 
-    def _write_part(self, folder: Path, fresh: Fresh, built: _Built) -> ObjectRef:
-        content = self._part(fresh, built).encode()
-        return self._write_sealed(folder, self._keys.catalogue_key(), "catalogue", content)
+    def _write_part(self, folder: Path, part: CataloguePart) -> ObjectRef:
+        key = self._keys.catalogue_key()
+        ref = self._write_sealed(folder, key, "catalogue", part.encode())
+        if self._memory is not None:
+            self._memory.put(ref, part)
+        return ref
 
     def _dictionary(
         self,

@@ -66,6 +66,9 @@ class SearchResult:
         bytes_sent: of arrays, without transport.
         bytes_received: of arrays, without transport.
         timings_ms: total and parts.
+        blocks_opened: blocks that were named to the servers; 0 where all were scored.
+        score_waits: waits for scores.
+        cells_share: cells that a server read for the scores, over those of all documents.
     """
 
     query: str
@@ -85,6 +88,9 @@ class SearchResult:
     bytes_sent: int
     bytes_received: int
     timings_ms: dict[str, float] = field(default_factory=dict)
+    blocks_opened: int = 0
+    score_waits: int = 1
+    cells_share: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""

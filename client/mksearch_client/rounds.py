@@ -82,14 +82,35 @@ class SearchRounds:
 
     def bounds(self, asked: Sequence[Asked], quorum: Quorum, version: int) -> list[Source]:
         """Return proved bounds of every row of some segments, asked in one round."""
-        rows = _AllRows(
-            self.timed("trapdoor", lambda: [make_trapdoor(a.view, a.question) for a in asked]),
-            asked,
-            quorum,
-            self._random,
-            version,
-        )
-        self.n_vectors += rows.n_vectors
+        trapdoors = self.timed("trapdoor", lambda: _trapdoors(asked))
+        attempts = [
+            Attempt(one.segment, trapdoor, quorum, self._random, version=version)
+            for one, trapdoor in zip(asked, trapdoors, strict=True)
+        ]
+        self.n_vectors += sum(len(trapdoor.vectors) for trapdoor in trapdoors)
+        proved = self.prove([one.view for one in asked], attempts, quorum)
+        return [
+            Source(
+                one.view, one.segment, one.question, row_bounds(one.segment, sums, trapdoor.units)
+            )
+            for one, sums, trapdoor in zip(asked, proved, trapdoors, strict=True)
+        ]
+
+    def prove(
+        self, views: Sequence[GroupView], attempts: Sequence[Attempt], quorum: Quorum
+    ) -> list[Sums]:
+        """Ask t + 1 servers, and further ones, until every attempt has proved sums; one round.
+
+        Args:
+            views: the group of each attempt; those of one group together.
+            attempts: what is asked.
+            quorum: number of servers and collusion bound.
+
+        Raises:
+            AnswerRefused: servers lied and too few honest ones remain; they are named.
+            NotEnoughAnswers: fewer than t + 1 servers answered.
+        """
+        rows = _Attempts(views, attempts, quorum)
         self.n_rounds += 1
 
         def ask(server: int) -> list[ScoreAnswer]:
@@ -114,7 +135,7 @@ class SearchRounds:
                 for server in rows.liars:
                     self._servers.mark(server, "lied", "its answer fails the check rows")
                 if is_done:
-                    return rows.sources()
+                    return rows.sums()
         finally:
             for server, request, answer in rows.lies():
                 self._on_lie(server, request, answer)
@@ -122,24 +143,34 @@ class SearchRounds:
     def read(self, ranking: Ranking, sources: Sequence[Source], version: int) -> None:
         """Feed ``ranking`` until its hits are proved."""
         while wanted := ranking.wanted():
-            by_source: dict[int, list[int]] = {}
-            for source, row in wanted:
-                by_source.setdefault(source, []).append(row)
+            self.read_round(ranking, wanted, sources, version)
 
-            by_group: dict[int, list[int]] = {}
-            for number in by_source:
-                by_group.setdefault(id(sources[number].group), []).append(number)
+    def read_round(
+        self,
+        ranking: Ranking,
+        wanted: Sequence[tuple[int, int]],
+        sources: Sequence[Source],
+        version: int,
+    ) -> None:
+        """Read what ``ranking`` wants, (source, row) each, and feed it."""
+        by_source: dict[int, list[int]] = {}
+        for source, row in wanted:
+            by_source.setdefault(source, []).append(row)
 
-            rows = [[(sources[n], by_source[n]) for n in numbers] for numbers in by_group.values()]
-            reads = _together(lambda wanted: self._read_rows(wanted, version), rows)
-            self.n_rounds += max(found.n_rounds for found in reads)
-            for numbers, found in zip(by_group.values(), reads, strict=True):
-                self.n_slots += found.n_slots
-                self.bytes_sent += found.bytes_sent
-                self.bytes_received += found.bytes_received
-                for number, records in zip(numbers, found.records, strict=True):
-                    for row in by_source[number]:
-                        ranking.add(number, row, records[row])
+        by_group: dict[int, list[int]] = {}
+        for number in by_source:
+            by_group.setdefault(id(sources[number].group), []).append(number)
+
+        rows = [[(sources[n], by_source[n]) for n in numbers] for numbers in by_group.values()]
+        reads = _together(lambda wanted: self._read_rows(wanted, version), rows)
+        self.n_rounds += max(found.n_rounds for found in reads)
+        for numbers, found in zip(by_group.values(), reads, strict=True):
+            self.n_slots += found.n_slots
+            self.bytes_sent += found.bytes_sent
+            self.bytes_received += found.bytes_received
+            for number, records in zip(numbers, found.records, strict=True):
+                for row in by_source[number]:
+                    ranking.add(number, row, records[row])
 
     def _read_rows(
         self, wanted: Sequence[tuple[Source, Sequence[int]]], version: int
@@ -171,6 +202,15 @@ class SearchRounds:
         return found[0]
 
 
+def _trapdoors(asked: Sequence[Asked]) -> list[Trapdoor]:
+    """Return the trapdoor of each segment: one for all segments of a group."""
+    made: dict[int, Trapdoor] = {}
+    for one in asked:
+        if id(one.view) not in made:
+            made[id(one.view)] = make_trapdoor(one.view, one.question)
+    return [made[id(one.view)] for one in asked]
+
+
 def _together(work: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
     """Do ``work`` for all items at once, in order; one alone needs no thread."""
     if len(items) == 1:
@@ -179,34 +219,21 @@ def _together(work: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
         return list(pool.map(work, items))
 
 
-class _AllRows:
-    """Attempts on several segments that share the servers asked."""
+class _Attempts:
+    """Attempts on several segments, or blocks of them, that share the servers asked."""
 
     def __init__(
-        self,
-        trapdoors: Sequence[Trapdoor],
-        asked: Sequence[Asked],
-        quorum: Quorum,
-        random: RandomSource,
-        version: int,
+        self, views: Sequence[GroupView], attempts: Sequence[Attempt], quorum: Quorum
     ) -> None:
-        self._asked = asked
-        self._trapdoors = trapdoors
+        self._views = views
         self._quorum = quorum
-        self._attempts = [
-            Attempt(one.segment, trapdoor, quorum, random, version=version)
-            for one, trapdoor in zip(asked, trapdoors, strict=True)
-        ]
+        self._attempts = attempts
         self._sums: dict[int, Sums] = {}
         self._answers: dict[tuple[int, int], ScoreAnswer] = {}
 
     @property
-    def n_vectors(self) -> int:
-        return sum(len(trapdoor.vectors) for trapdoor in self._trapdoors)
-
-    @property
     def n_bytes(self) -> int:
-        return sum(trapdoor.vectors.nbytes for trapdoor in self._trapdoors)
+        return sum(attempt.n_bytes for attempt in self._attempts)
 
     @property
     def liars(self) -> set[int]:
@@ -215,12 +242,12 @@ class _AllRows:
     def requests(self, server: int, time_s: int) -> list[list[ScoreRequest]]:
         """Return the signed requests of each group, its segments in their order."""
         requests = [
-            replace(request, ticket=one.view.ticket(server, request, time_s))
-            for one, request in zip(
-                self._asked, (attempt.request(server) for attempt in self._attempts), strict=True
+            replace(request, ticket=view.ticket(server, request, time_s))
+            for view, request in zip(
+                self._views, (attempt.request(server) for attempt in self._attempts), strict=True
             )
         ]
-        groups = groupby(zip(self._asked, requests, strict=True), lambda pair: id(pair[0].view))
+        groups = groupby(zip(self._views, requests, strict=True), lambda pair: id(pair[0]))
         return [[request for _, request in group] for _, group in groups]
 
     def n_missing(self) -> int:
@@ -254,16 +281,9 @@ class _AllRows:
                     self._sums[number] = attempt.combine()
         return len(self._sums) == len(self._attempts)
 
-    def sources(self) -> list[Source]:
-        """Return the bounds of every segment."""
-        return [
-            Source(one.view, one.segment, one.question, self._bounds(number))
-            for number, one in enumerate(self._asked)
-        ]
-
-    def _bounds(self, number: int) -> NDArray[np.int64] | NDArray[np.object_]:
-        units = self._trapdoors[number].units
-        return row_bounds(self._asked[number].segment, self._sums[number], units)
+    def sums(self) -> list[Sums]:
+        """Return the proved sums of every attempt."""
+        return [self._sums[number] for number in range(len(self._attempts))]
 
 
 class _RecordsRead:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mksearch.access.refresh import keys_for
 from mksearch.access.sealed_bundle import seal_bundle
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.signature import SigningKey
@@ -19,7 +20,8 @@ def is_sealed_for(manifest: Manifest, administration: Administration | None) -> 
     """Tell whether a version names this administration and its groups are sealed under it."""
     if administration is None:
         return manifest.access is None
-    return administration.access.has_keys_of(manifest.access)
+    access = _with_keys_for(administration.access, manifest.quorum.n_servers)
+    return access.has_keys_of(manifest.access)
 
 
 def next_access(
@@ -27,6 +29,7 @@ def next_access(
     previous: Manifest | None,
     make_list: Callable[[], bytes],
     write: Callable[[bytes], ObjectRef],
+    n_servers: int,
 ) -> Access | None:
     """Return what the next version says of the administration.
 
@@ -35,14 +38,17 @@ def next_access(
         previous: the version before, None for the first.
         make_list: makes the credentials of all members, when an epoch begins.
         write: keeps an object.
+        n_servers: that the version has.
     """
     if administration is None:
         return None
     access = administration.access
     before = None if previous is None else previous.access
+    if before is not None:
+        access = _with_newest_keys(access, before)
+    access = _with_keys_for(access, n_servers)
     if before is None:
         return access
-    access = _with_newest_keys(access, before)
     if before.epoch == access.epoch and before.authority == access.authority:
         return replace(access, credentials=before.credentials)
     return replace(access, credentials=write(make_list()))
@@ -62,6 +68,18 @@ def _with_newest_keys(access: Access, before: Access) -> Access:
         and own.generation < last.generation
     )
     return replace(access, verification=before.verification) if is_behind else access
+
+
+def _with_keys_for(access: Access, n_servers: int) -> Access:
+    """Return ``access`` with the verification keys that go with the number of servers (15.3.4).
+
+    What the administration keeps is of the number that there was at the last dealing or refresh.
+    """
+    keys = access.verification_keys
+    if keys is None or keys.quorum.n_servers == n_servers:
+        return access
+    fitting = keys_for(access.parameters, keys, n_servers)
+    return replace(access, verification=fitting.encode())
 
 
 def seal_groups(

@@ -1,7 +1,8 @@
 """Search: ask t + 1 servers, prove their answers, read the records that prove the ranking.
 
-Data flow: query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on
-failure -> proved sums -> bounds -> records by falling bound from any server -> hits.
+Data flow of privacy ``balanced`` (``private`` and ``pruned`` have those of ``full`` and ``fast``):
+query -> question and trapdoor -> one attempt a segment, t + 1 servers, further ones on failure ->
+proved sums -> bounds -> records by falling bound from any server -> hits.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mksearch.errors import (
     AnswerRefused,
     InputError,
     NotEnoughAnswers,
+    ParameterError,
 )
 from mksearch.index.document import StoredDocument
 from mksearch.index.manifest import ObjectRef, SignedManifest
@@ -30,12 +32,16 @@ from mksearch_client.fetching import Cache, Connection, NoCache, first_good, rea
 from mksearch_client.freshness import Freshness
 from mksearch_client.keyring import KeyRing
 from mksearch_client.opening import OpenVersion, VersionOpener
+from mksearch_client.private import PrivateRecords
+from mksearch_client.pruned import Pace, PrunedSearch
 from mksearch_client.result import SearchHit, SearchResult
 from mksearch_client.rounds import Asked, LieCallback, SearchRounds
 from mksearch_client.versions import RivalsCallback, newest_manifest
 
-__all__ = ["Cache", "Connection", "Searcher"]
+__all__ = ["PRIVACIES", "Cache", "Connection", "Searcher"]
 
+#: Ways to search, by what the servers learn.
+PRIVACIES = ("full", "balanced", "fast")
 #: Unknown words that a warning lists.
 _WORDS_SHOWN = 20
 
@@ -101,6 +107,7 @@ class Searcher:
         self._on_lie = on_lie or (lambda _server, _request, _answer: None)
         self._on_rivals = on_rivals or (lambda _evidence: "")
         self._last: Servers[Connection] | None = None
+        self._pace = Pace()
         self._pool = ThreadPoolExecutor(2 * len(connections) or 1, "servers")
 
     def __enter__(self) -> Self:
@@ -157,6 +164,10 @@ class Searcher:
         self._keys = keys
         self._opener = VersionOpener(keys, self._cache)
 
+    def _take_servers(self, addresses: Mapping[int, str], quorum: Quorum) -> None:
+        """Go on with other servers, to which the connections lead now."""
+        self._addresses, self._quorum = addresses, quorum
+
     def _newest(self, servers: Servers[Connection]) -> SignedManifest:
         return newest_manifest(
             servers,
@@ -165,7 +176,11 @@ class Searcher:
             quorum=self._quorum,
             seen=self._seen,
             on_rivals=self._on_rivals,
+            on_shown=self._met,
         )
+
+    def _met(self, signed: SignedManifest) -> None:
+        """Take note of a manifest that a server shows, proved and not counted yet."""
 
     def _open(self, servers: Servers[Connection]) -> OpenVersion:
         signed = self._newest(servers)
@@ -182,7 +197,13 @@ class Searcher:
     # --- searching
 
     def search(
-        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        offset: int = 0,
+        max_records: int | None = None,
+        privacy: str = "balanced",
     ) -> SearchResult:
         """Return the ``k`` best documents for ``query``, proved.
 
@@ -191,16 +212,23 @@ class Searcher:
             k: hits wanted, 1..10000; fewer come when fewer documents match.
             offset: hits left out before them.
             max_records: records that may be read; None for 2000 or twice the hits wanted.
+            privacy: "balanced"; "full", which hides from the servers which records are read; or
+                "fast", which shows them which blocks are opened. The hits are the same.
 
         Raises:
+            ParameterError: there is no such privacy.
             QueryError: k, offset or the length of the query is out of range.
             AnswerRefused: servers lied and too few honest ones remain; they are named.
             NotEnoughAnswers: fewer than t + 1 servers answered.
             VerificationError: manifest, dictionary or records are not right.
         """
         Ranking([], k, offset=offset, max_records=max_records)
+        if privacy not in PRIVACIES:
+            raise ParameterError(
+                f"there is no privacy {privacy!r}", cure=f"use one of {', '.join(PRIVACIES)}"
+            )
         try:
-            return self._search_once(query, k, offset, max_records)
+            return self._search_once(query, k, offset, max_records, privacy)
         except (NotEnoughAnswers, AnswerRefused):
             # A version that was activated meanwhile makes servers refuse the one before, and a
             # publisher that died leaves some of them behind.
@@ -211,14 +239,14 @@ class Searcher:
                 asked is None or self._seen is None or self._seen.hash == asked.hash
             ):
                 raise
-        return self._search_once(query, k, offset, max_records)
+        return self._search_once(query, k, offset, max_records, privacy)
 
     def _hand_on(self, _lagging: Sequence[int]) -> bool:
         """Bring servers that lag to the newest version seen; tell whether one of them came."""
         return False
 
     def _search_once(
-        self, query: str, k: int, offset: int, max_records: int | None
+        self, query: str, k: int, offset: int, max_records: int | None, privacy: str
     ) -> SearchResult:
         """Ask the version that is newest now."""
         started = time.perf_counter()
@@ -236,9 +264,37 @@ class Searcher:
             for view, question in zip(opened.views, questions, strict=True)
             for segment in view.segments
         ]
-        sources = run.bounds(asked, quorum, version)
-        ranking = Ranking(sources, k, offset=offset, max_records=max_records)
-        run.timed("records", lambda: run.read(ranking, sources, version))
+        pruned: PrunedSearch | None = None
+        private: PrivateRecords | None = None
+        if privacy == "fast":
+            pruned = PrunedSearch(
+                run,
+                asked,
+                quorum=quorum,
+                version=version,
+                random=self._random,
+                pace=self._pace,
+                k=k,
+                offset=offset,
+                max_records=max_records,
+            )
+            ranking: Ranking = pruned.find()
+        else:
+            sources = run.bounds(asked, quorum, version)
+            ranking = Ranking(sources, k, offset=offset, max_records=max_records)
+            if privacy == "full":
+                private = PrivateRecords(
+                    run,
+                    servers,
+                    sources,
+                    quorum=quorum,
+                    version=version,
+                    random=self._random,
+                    clock=self._clock,
+                )
+                run.timed("records", lambda: private.read(ranking))
+            else:
+                run.timed("records", lambda: run.read(ranking, sources, version))
         total_ms = 1000 * (time.perf_counter() - started)
         warnings = _question_warnings(opened.views, questions) + self._warnings(ranking)
         return SearchResult(
@@ -248,10 +304,13 @@ class Searcher:
             version=version,
             verified=True,
             exact=ranking.exact,
-            privacy="balanced",
+            privacy=privacy,
             hits=tuple(_show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)),
             servers=tuple(servers.reports.values()),
-            learned=_learned(quorum, len(opened.views), run.n_vectors, run.n_slots),
+            learned=(
+                *_learned(quorum, len(opened.views), run.n_vectors, run.n_slots, private),
+                *(() if pruned is None else (pruned.shown(),)),
+            ),
             warnings=tuple(warnings),
             groups=len(opened.views),
             records_fetched=ranking.n_records,
@@ -259,6 +318,7 @@ class Searcher:
             bytes_sent=run.bytes_sent,
             bytes_received=run.bytes_received,
             timings_ms={"total": total_ms, **run.timings_ms},
+            **({} if pruned is None else pruned.counts()),
         )
 
     def _warnings(self, ranking: Ranking) -> list[str]:
@@ -332,7 +392,9 @@ def _question_warnings(views: Sequence[GroupView], questions: Sequence[Question]
     return list(dict.fromkeys(warnings))
 
 
-def _learned(quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int) -> tuple[str, ...]:
+def _learned(
+    quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int, private: PrivateRecords | None
+) -> tuple[str, ...]:
     t = quorum.collusion_bound
     few = "1 server alone" if t == 1 else f"up to {t} colluding servers"
     length = "1 vector" if n_vectors == 1 else f"{n_vectors} vectors"
@@ -342,8 +404,13 @@ def _learned(quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int) -> tup
         f"the servers asked for records: which {n_slots} permuted record numbers were read, so "
         "they recognise queries that read the same records"
     )
+    if private is not None:
+        records = private.shown()
+        many = "also the records taken and the query's"
+    else:
+        many = "also the query's"
     columns = (
-        f"{t + 1} or more colluding servers: also the query's column numbers and weights, which "
+        f"{t + 1} or more colluding servers: {many} column numbers and weights, which "
         "often give its words away; never a cell, a title or a document"
     )
     return words, records, columns

@@ -14,7 +14,7 @@ from typing import TypeVar
 from mksearch.access.keys import PublicParameters, VerificationKeys
 from mksearch.access.orders import SignedOrder
 from mksearch.access.pairing import G2
-from mksearch.access.refresh import deal_masks, deal_zero
+from mksearch.access.refresh import deal_masks, deal_zero, keys_for
 from mksearch.access.refresh_messages import (
     MASK_PURPOSE,
     REFRESH_PURPOSE,
@@ -32,11 +32,11 @@ from mksearch.errors import (
 )
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection, Challenge
-from mksearch_client.profile import Profile
+from mksearch_client.profile import Profile, ServerEntry
 from mksearch_client.sharing import next_generation
 from mksearch_client.versions import newest_manifest
 
-__all__ = ["refresh_shares", "repair_share"]
+__all__ = ["give_share", "refresh_shares", "repair_share"]
 
 _T = TypeVar("_T")
 _Connections = Mapping[int, AuthorityConnection]
@@ -49,6 +49,7 @@ def refresh_shares(
     random: RandomSource,
     *,
     timeout_s: float,
+    servers: Mapping[int, ServerEntry] | None = None,
 ) -> VerificationKeys:
     """Add a sharing of zero to the shares of all servers (13.6.1).
 
@@ -58,6 +59,7 @@ def refresh_shares(
         verification: of the shares that all servers acknowledged last.
         random: source of the polynomial.
         timeout_s: seconds that one request may take.
+        servers: that take part, by id; None for the profile's.
 
     Returns:
         The new verification keys, once all servers hold their new shares.
@@ -66,7 +68,7 @@ def refresh_shares(
         NotEnoughAnswers: a server did not take part; the old shares stay in use.
         ManifestRefused: the collection has another authority.
     """
-    with _connected(profile, random, timeout_s) as connections:
+    with _connected(servers or profile.servers, random, timeout_s) as connections:
         used = _in_use(profile, connections, parameters)
         # A profile from an older backup: the version that its owner signed later knows better.
         base = max(used, verification, key=lambda keys: keys.generation)
@@ -118,7 +120,7 @@ def repair_share(
         ManifestRefused: the collection has another authority.
         ServerRefused: the server does not take what the others sent.
     """
-    with _connected(profile, random, timeout_s) as connections:
+    with _connected(profile.servers, random, timeout_s) as connections:
         if target not in connections:
             raise ParameterError(f"there is no server {target} among {len(connections)}")
         used = _in_use(profile, connections, parameters)
@@ -127,31 +129,81 @@ def repair_share(
                 f"shares of generation {verification.generation} wait for the next version",
                 cure="run mksearch owner renew, then repair",
             )
-        challenges, errors = _each(connections, lambda server: connections[server].challenge())
-        if target in errors:
-            raise NotEnoughAnswers(
-                f"server {target} does not answer: {errors[target]}",
-                have=0,
-                need=1,
-                cure="start it, then repair its share",
-            )
-        able = [server for server in challenges if server != target]
-        while len(able) >= used.quorum.threshold:
-            repair = _Repair(profile, parameters, used, target, challenges, random)
-            helpers = able[: used.quorum.threshold]
-            parts, failed = repair.ask(connections, helpers)
-            if not failed:
-                repair.finish(connections[target], helpers, parts)
-                return used.generation
-            errors |= failed
-            able = [server for server in able if server not in failed]
+        _repair(profile, parameters, used, target, connections, random)
+        return used.generation
+
+
+def give_share(
+    profile: Profile,
+    parameters: PublicParameters,
+    servers: Mapping[int, ServerEntry],
+    target: int,
+    random: RandomSource,
+    *,
+    timeout_s: float,
+) -> VerificationKeys:
+    """Have t + 1 servers give a new one the share of its place, an old or the next one (15.3.2).
+
+    A server that has it already, or one of a refresh that was begun since, is left as it is.
+
+    Args:
+        profile: of the owner.
+        parameters: of the authority.
+        servers: with the new one, by id.
+        target: the new one.
+        random: source of the masks.
+        timeout_s: seconds that one request may take.
+
+    Returns:
+        The keys of the shares in use, with one for each of ``servers``.
+
+    Raises:
+        NotEnoughAnswers: the server, or fewer than t + 1 others, did not take part.
+        ManifestRefused: the collection has another authority.
+        ServerRefused: the server does not take what the others sent.
+    """
+    with _connected(servers, random, timeout_s) as connections:
+        in_use = _in_use(profile, connections, parameters)
+        used = keys_for(parameters, in_use, len(servers))
+        if connections[target].challenge().generation < used.generation:
+            _repair(profile, parameters, used, target, connections, random)
+        return used
+
+
+def _repair(
+    profile: Profile,
+    parameters: PublicParameters,
+    used: VerificationKeys,
+    target: int,
+    connections: _Connections,
+    random: RandomSource,
+) -> None:
+    """Have t + 1 servers bring ``target`` to the share that its key in ``used`` stands for."""
+    challenges, errors = _each(connections, lambda server: connections[server].challenge())
+    if target in errors:
         raise NotEnoughAnswers(
-            f"{len(able)} servers can help server {target} (need {used.quorum.threshold}): "
-            f"{_reasons(errors)}",
-            have=len(able),
-            need=used.quorum.threshold,
-            cure="start more servers and repair again",
+            f"server {target} does not answer: {errors[target]}",
+            have=0,
+            need=1,
+            cure="start it, then repair its share",
         )
+    able = [server for server in challenges if server != target]
+    while len(able) >= used.quorum.threshold:
+        repair = _Repair(profile, parameters, used, target, challenges, random)
+        helpers = able[: used.quorum.threshold]
+        parts, failed = repair.ask(connections, helpers)
+        if not failed:
+            repair.finish(connections[target], helpers, parts)
+            return
+        errors |= failed
+        able = [server for server in able if server not in failed]
+    raise NotEnoughAnswers(
+        f"{len(able)} servers can help server {target} (need {used.quorum.threshold}): "
+        f"{_reasons(errors)}",
+        have=len(able),
+        need=used.quorum.threshold,
+        cure="start more servers and repair again",
+    )
 
 
 class _Repair:
@@ -224,11 +276,11 @@ class _Repair:
 
 @contextmanager
 def _connected(
-    profile: Profile, random: RandomSource, timeout_s: float
+    servers: Mapping[int, ServerEntry], random: RandomSource, timeout_s: float
 ) -> Iterator[dict[int, AuthorityConnection]]:
     connections = {
         entry.id: AuthorityConnection(entry, random, timeout_s)
-        for _, entry in sorted(profile.servers.items())
+        for _, entry in sorted(servers.items())
     }
     try:
         yield connections

@@ -19,12 +19,14 @@ from mksearch.errors import (
     InputError,
     MksearchError,
     NotEnoughAnswers,
+    ServerRefused,
 )
 from mksearch.index.manifest import SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, Quorum
 from mksearch_client.asking import Servers
 from mksearch_client.connection import GrpcConnection
+from mksearch_client.handing_on import hand_on
 from mksearch_client.member import connect_to
 from mksearch_client.owner_reports import ServerStatus
 from mksearch_client.profile_folder import ProfileFolder, SecretFile, ServerEntry
@@ -206,8 +208,15 @@ def renew_by_timestamp(
             )
             renewal = _sign(newest, file.key, int(clock()))
             data = renewal.encode()
+            for server, entry in _named(file, newest).items():
+                if server in connections:
+                    connections[server].close()
+                connections[server] = connect_to(entry, timeout_s)
+                addresses[server] = entry.address
             servers = list(connections)
-            results = pool.map(lambda server: _hand_over(connections[server], data), servers)
+            results = pool.map(
+                lambda server: _hand_over(connections[server], newest, data), servers
+            )
             outcomes = dict(zip(servers, results, strict=True))
     finally:
         for connection in connections.values():
@@ -226,6 +235,17 @@ def renew_by_timestamp(
     return Renewed(newest.manifest.version, renewal.expires_at, statuses)
 
 
+def _named(file: TimestampFile, newest: SignedManifest) -> dict[int, ServerEntry]:
+    """Return the servers that the newest version names and the file does not know."""
+    listed = newest.manifest.servers
+    if listed is None:
+        return {}
+    files = next((held.tls.files for held in file.servers.values() if held.tls), None)
+    entries = {one.id: ServerEntry.of(one, files) for one in listed.servers}
+    held = {server: (one.key, one.tls) for server, one in file.servers.items()}
+    return {s: one for s, one in entries.items() if held.get(s) != (one.key, one.tls)}
+
+
 def _sign(newest: SignedManifest, key: SigningKey, now_s: int) -> SignedRenewal:
     if newest.manifest.timestamp_key != key.public:
         named = "another timestamp key" if newest.manifest.timestamp_key else "no timestamp key"
@@ -236,8 +256,17 @@ def _sign(newest: SignedManifest, key: SigningKey, now_s: int) -> SignedRenewal:
     return SignedRenewal.sign(newest, now_s, key)
 
 
-def _hand_over(connection: GrpcConnection, data: bytes) -> MksearchError | None:
-    """Hand a renewal to one server; return the error that it ends with."""
+def _hand_over(
+    connection: GrpcConnection, newest: SignedManifest, data: bytes
+) -> MksearchError | None:
+    """Hand a renewal to one server, and the version if it lags; return the error it ends with."""
+    error = _renew(connection, data)
+    if isinstance(error, ServerRefused) and hand_on(connection, newest):
+        error = _renew(connection, data)
+    return error
+
+
+def _renew(connection: GrpcConnection, data: bytes) -> MksearchError | None:
     try:
         connection.renew(data)
     except MksearchError as error:

@@ -20,6 +20,8 @@ from mksearch_client.owner_reports import CompactReport
 from mksearch_client.profile import Profile
 from mksearch_client.profile_folder import ProfileFolder
 from mksearch_client.result import SearchResult
+from mksearch_client.server_card import ServerCard
+from mksearch_client.server_changes import ServerChange
 
 __all__ = ["AsyncOwner", "AsyncSearcher"]
 
@@ -74,11 +76,22 @@ class AsyncSearcher:
         await asyncio.to_thread(self._searcher.close)
 
     async def search(
-        self, query: str, k: int = 10, *, offset: int = 0, max_records: int | None = None
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        offset: int = 0,
+        max_records: int | None = None,
+        privacy: str = "balanced",
     ) -> SearchResult:
         """Return the ``k`` best documents for ``query``, proved; see ``Searcher.search``."""
         return await self._calls.run(
-            self._searcher.search, query, k, offset=offset, max_records=max_records
+            self._searcher.search,
+            query,
+            k,
+            offset=offset,
+            max_records=max_records,
+            privacy=privacy,
         )
 
     async def open(self, external_id: str) -> StoredDocument:
@@ -139,6 +152,14 @@ class AsyncOwner:
     async def compact(self, *, tiered: bool = False, dry_run: bool = False) -> CompactReport:
         """Merge segments and erase what was deleted; see ``Owner.compact``."""
         return await self._calls.run(self._owner.compact, tiered=tiered, dry_run=dry_run)
+
+    async def replace_server(self, server: int, card: ServerCard) -> ServerChange:
+        """Have another server take a place; see ``Owner.replace_server``."""
+        return await self._calls.run(self._owner.replace_server, server, card)
+
+    async def add_server(self, card: ServerCard) -> ServerChange:
+        """Have one more server join; see ``Owner.add_server``."""
+        return await self._calls.run(self._owner.add_server, card)
 
     async def status(self) -> tuple[SignedManifest | None, list[ServerStatus]]:
         """Return the newest version and what every server says; see ``Owner.status``."""

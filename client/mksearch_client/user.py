@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +15,19 @@ from mksearch.access.credential import SignedCredential, printed
 from mksearch.access.enrolment import open_credential
 from mksearch.access.keys import AttributeKey
 from mksearch.crypto.randomness import RandomSource, SystemRandom
-from mksearch.errors import CredentialRefused, ManifestRefused, ParameterError, ProfileError
+from mksearch.errors import (
+    AnswerRefused,
+    CredentialRefused,
+    ManifestRefused,
+    NotEnoughAnswers,
+    ParameterError,
+    ProfileError,
+)
+from mksearch.index.manifest import SignedManifest
 from mksearch_client.asking import Servers
 from mksearch_client.authority_connection import AuthorityConnection
 from mksearch_client.client_files import GivenFiles
-from mksearch_client.profile_folder import default_profile, read_passphrase
+from mksearch_client.profile_folder import ServerEntry, default_profile, read_passphrase
 from mksearch_client.sharing import agree_on_token, collect_key
 from mksearch_client.user_profile import Card, UserProfile
 from mksearch_client.versions import newest_manifest
@@ -179,17 +187,10 @@ class User:
             entry.id: AuthorityConnection(entry, random, self._timeout_s)
             for entry in profile.servers.values()
         }
-        addresses = {entry.id: entry.address for entry in profile.servers.values()}
         try:
             with ThreadPoolExecutor(len(connections), "servers") as pool:
-                newest = newest_manifest(
-                    Servers(connections, addresses, pool),
-                    owner_key=profile.owner_key,
-                    collection=profile.collection,
-                    quorum=profile.quorum,
-                    seen=profile.highest_seen(),
-                    on_rivals=profile.keep_equivocation,
-                )
+                newest = self._newest(connections, random, pool)
+                addresses = {entry.id: entry.address for entry in profile.servers.values()}
                 access = newest.manifest.access
                 keys = None if access is None else access.verification_keys
                 if access is None or keys is None:
@@ -225,6 +226,38 @@ class User:
             for connection in connections.values():
                 connection.close()
 
+    def _newest(
+        self,
+        connections: dict[int, AuthorityConnection],
+        random: RandomSource,
+        pool: ThreadPoolExecutor,
+    ) -> SignedManifest:
+        """Return the newest version; ``connections`` lead to the servers that it names (15.2)."""
+        profile = self.profile
+        while True:
+            shown: list[SignedManifest] = []
+            addresses = {entry.id: entry.address for entry in profile.servers.values()}
+            newest = None
+            try:
+                newest = newest_manifest(
+                    Servers(connections, addresses, pool),
+                    owner_key=profile.owner_key,
+                    collection=profile.collection,
+                    quorum=profile.quorum,
+                    seen=profile.highest_seen(),
+                    on_rivals=profile.keep_equivocation,
+                    on_shown=shown.append,
+                )
+            except (NotEnoughAnswers, AnswerRefused):
+                named = max(shown, key=lambda one: one.manifest.version, default=None)
+                if named is None or not profile.follow(named.manifest):
+                    raise
+            if newest is not None:
+                profile.follow(newest.manifest)
+            _dial_others(connections, profile.servers, random, self._timeout_s)
+            if newest is not None:
+                return newest
+
     def whoami(self) -> Whoami:
         """Say who this profile is and what it may.
 
@@ -252,6 +285,22 @@ class User:
             expires_at=credential.expires_at,
             expired=self._clock() > credential.expires_at,
         )
+
+
+def _dial_others(
+    connections: dict[int, AuthorityConnection],
+    servers: Mapping[int, ServerEntry],
+    random: RandomSource,
+    timeout_s: float,
+) -> None:
+    """Dial the servers that a version names and nobody has dialled."""
+    for server, entry in servers.items():
+        held = connections.get(server)
+        if held is not None and held.entry == entry:
+            continue
+        if held is not None:
+            held.close()
+        connections[server] = AuthorityConnection(entry, random, timeout_s)
 
 
 def _texts(attributes: Sequence[str] | None) -> tuple[str, ...]:

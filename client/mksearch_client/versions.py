@@ -58,6 +58,7 @@ def newest_manifest(
     quorum: Quorum,
     seen: SignedManifest | None,
     on_rivals: RivalsCallback = lambda _evidence: "",
+    on_shown: Callable[[SignedManifest], None] = lambda _signed: None,
 ) -> SignedManifest:
     """Return the newest of at least t + 1 valid manifests; mark the servers that lag.
 
@@ -68,6 +69,7 @@ def newest_manifest(
         quorum: as pinned.
         seen: highest version that was seen before.
         on_rivals: keeps evidence that the owner's key signed two manifests (14.3).
+        on_shown: told of every manifest that is proved, whether it counts in the end or not.
 
     Raises:
         NotEnoughAnswers: fewer than t + 1 valid manifests.
@@ -88,6 +90,7 @@ def newest_manifest(
                 )
             signed.require_not_older(seen)
         found[server] = signed
+        on_shown(signed)
 
     def need() -> int:
         stated = [signed.manifest.quorum.threshold for signed in found.values()]

@@ -15,12 +15,13 @@ from mksearch.access.keys import (
     seal_scalar,
 )
 from mksearch.access.pairing import G2
-from mksearch.access.scalars import draw_coefficient, evaluate
+from mksearch.access.scalars import draw_coefficient, evaluate, lagrange
 from mksearch.crypto.randomness import RandomSource
 from mksearch.crypto.secret import SecretKey
 from mksearch.errors import ParameterError
+from mksearch.params import Quorum
 
-__all__ = ["deal_masks", "deal_zero"]
+__all__ = ["deal_masks", "deal_zero", "keys_for"]
 
 
 def deal_zero(
@@ -89,6 +90,38 @@ def deal_masks(
         values = [(evaluate(polynomial, j, group.order) - at_target) % group.order for j in helpers]
         if 0 not in values:
             return tuple(map(seal_scalar, values)), tuple(group.g2**value for value in values)
+
+
+def keys_for(
+    parameters: PublicParameters, verification: VerificationKeys, n_servers: int
+) -> VerificationKeys:
+    """Return the keys of one generation for another number of servers (step 13.6.6).
+
+    They are values of the polynomial that t + 1 of them fix, so whoever has those can compute the
+    others; no share is dealt.
+
+    Args:
+        parameters: of the authority.
+        verification: keys of a generation.
+        n_servers: at least 2 t + 1.
+
+    Raises:
+        ParameterError: too few servers for the bound; or a key would be the identity, which a
+            refresh of the shares changes.
+    """
+    t = verification.quorum.collusion_bound
+    quorum = Quorum(n_servers, t)
+    group, keys = parameters.group, verification.keys[:n_servers]
+    for server in range(len(keys) + 1, n_servers + 1):
+        factors = lagrange(range(1, t + 2), group.order, at=server)
+        key = group.multi_power(verification.keys[: t + 1], factors)
+        if key.is_identity:
+            raise ParameterError(
+                f"server {server} would have a share of 0",
+                cure="run mksearch owner rotate --authority first",
+            )
+        keys = (*keys, key)
+    return VerificationKeys(parameters.authority, verification.generation, quorum, keys)
 
 
 def _draw(n: int, order: int, random: RandomSource) -> list[int]:

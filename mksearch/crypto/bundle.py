@@ -11,7 +11,7 @@ from mksearch.crypto.secret import SecretKey
 from mksearch.errors import FormatError
 from mksearch.params import KEY_BYTES
 
-__all__ = ["KINDS", "ColumnKeys", "KeyBundle", "SegmentKeys", "catalogue_key"]
+__all__ = ["KINDS", "ColumnKeys", "KeyBundle", "SegmentKeys", "catalogue_key", "part_memory_key"]
 
 KINDS = ("mask", "check", "record", "blob", "dictionary", "column", "search")
 
@@ -109,6 +109,11 @@ class KeyBundle:
 
     def __reduce__(self) -> str:
         raise TypeError("key bundles are never pickled")
+
+
+def part_memory_key(master: SecretKey, collection: bytes) -> SecretKey:
+    """Derive the key of what the owner's profile keeps of the catalogue of ``collection``."""
+    return derive(master, labels.SECTION + b"part-memory", collection)
 
 
 def catalogue_key(master: SecretKey, collection: bytes) -> SecretKey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,15 @@ from mksearch.crypto.kdf import sha256
 from mksearch.crypto.signature import SIGNATURE_BYTES, SigningKey, verify
 from mksearch.crypto.tickets import request_hash
 from mksearch.errors import FormatError
-from mksearch.messages import ScoreAnswer, ScoreRequest
-from mksearch.params import KEY_BYTES, N_SERVERS_MAX, VECTOR_CLASSES, P
+from mksearch.messages import ScoreAnswer, ScoreRequest, SelectAnswer, SelectRequest
+from mksearch.params import BLOCKS_MAX, KEY_BYTES, N_SERVERS_MAX, VECTOR_CLASSES, P
 
 __all__ = ["NONCE_BYTES", "AnswerSigner", "AnswerVerifier", "Evidence"]
 
 NONCE_BYTES = 16
-_MAGIC, _FORMAT = b"MKEVIDNC", 1
+_MAGIC = b"MKEVIDNC"
+#: An answer about a whole level, and one about named blocks.
+_OF_LEVEL, _OF_BLOCKS = 1, 2
 _FIELDS: dict[str, type] = {
     "server": int,
     "server_key": bytes,
@@ -64,6 +67,11 @@ def _score_message(request: ScoreRequest, answer: ScoreAnswer) -> bytes:
     return request_hash(request) + said
 
 
+def _select_message(request: SelectRequest, answer: SelectAnswer) -> bytes:
+    elements = answer.elements.astype("<u2", copy=False)
+    return request_hash(request) + sha256(*map(_u32, elements.shape), elements.tobytes())
+
+
 def _manifest_message(nonce: bytes, manifest: bytes) -> bytes:
     return sha256(b"manifest\0", nonce) + sha256(manifest)
 
@@ -93,6 +101,10 @@ class AnswerSigner:
     def score(self, request: ScoreRequest, answer: ScoreAnswer) -> bytes:
         """Sign a score answer: 64 bytes."""
         return self._key.sign(labels.ANSWER, _score_message(request, answer))
+
+    def select(self, request: SelectRequest, answer: SelectAnswer) -> bytes:
+        """Sign an answer of selected record slots: 64 bytes."""
+        return self._key.sign(labels.ANSWER, _select_message(request, answer))
 
     def manifest(self, nonce: bytes, manifest: bytes) -> bytes:
         """Sign a manifest answer to ``nonce`` (16 bytes): 64 bytes."""
@@ -125,6 +137,10 @@ class AnswerVerifier:
     def score(self, request: ScoreRequest, answer: ScoreAnswer, signature: bytes) -> None:
         """Raise VerificationError unless the server signed ``answer`` to ``request``."""
         self._verify(_score_message(request, answer), signature)
+
+    def select(self, request: SelectRequest, answer: SelectAnswer, signature: bytes) -> None:
+        """Raise VerificationError unless the server signed ``answer`` to ``request``."""
+        self._verify(_select_message(request, answer), signature)
 
     def manifest(self, nonce: bytes, manifest: bytes, signature: bytes) -> None:
         """Raise VerificationError unless the server signed ``manifest`` for ``nonce``."""
@@ -184,7 +200,10 @@ class Evidence:
             "sums": self.answer.sums.astype("<u2", copy=False).tobytes(),
             "signature": self.answer.signature,
         }
-        return write_envelope(_MAGIC, _FORMAT) + encode_cbor(fields)
+        if not self.request.blocks:
+            return write_envelope(_MAGIC, _OF_LEVEL) + encode_cbor(fields)
+        fields["blocks"] = b"".join(map(_u32, self.request.blocks))
+        return write_envelope(_MAGIC, _OF_BLOCKS) + encode_cbor(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> Evidence:
@@ -195,8 +214,9 @@ class Evidence:
             UnsupportedVersion: of a later format.
         """
         what = "a file of evidence"
-        read_envelope(data, _MAGIC, _FORMAT, what)
-        fields = require_map(decode_cbor(data[ENVELOPE_BYTES:], what), _FIELDS, what)
+        found = read_envelope(data, _MAGIC, (_OF_LEVEL, _OF_BLOCKS), what)
+        needed = _FIELDS if found == _OF_LEVEL else {**_FIELDS, "blocks": bytes}
+        fields = require_map(decode_cbor(data[ENVELOPE_BYTES:], what), needed, what)
         for name, length in _LENGTHS.items():
             if len(fields[name]) != length:
                 raise FormatError(f"{what}: {name} has {len(fields[name])} bytes (need {length})")
@@ -220,6 +240,7 @@ class Evidence:
             fields["segment"],
             fields["level"],
             _shares(fields["shares"], shape[0], what),
+            blocks=_blocks(fields["blocks"], what) if found == _OF_BLOCKS else (),
         )
         sums = np.frombuffer(fields["sums"], "<u2").reshape(shape)
         answer = ScoreAnswer(fields["query_id"], sums, fields["signature"])
@@ -239,6 +260,15 @@ class Evidence:
             )
         verifier = AnswerVerifier(self.server, pinned)
         verifier.score(self.request, self.answer, self.answer.signature)
+
+
+def _blocks(data: bytes, what: str) -> tuple[int, ...]:
+    if not data or len(data) % 4 or len(data) > 4 * BLOCKS_MAX:
+        raise FormatError(f"{what} names blocks in {len(data)} bytes")
+    blocks = tuple(np.frombuffer(data, ">u4").tolist())
+    if any(a >= b for a, b in pairwise(blocks)):
+        raise FormatError(f"{what} names blocks that do not ascend")
+    return blocks
 
 
 def _shares(data: bytes, n_vectors: int, what: str) -> NDArray[np.uint16]:

@@ -6,22 +6,33 @@ from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey, verify
-from mksearch.messages import RecordRequest, ScoreRequest, Ticket
+from mksearch.messages import AnyRequest, ScoreRequest, SelectRequest, Ticket
 
 __all__ = ["TicketSigner", "request_hash", "verify_ticket"]
 
 
-def request_hash(request: ScoreRequest | RecordRequest) -> bytes:
+def request_hash(request: AnyRequest) -> bytes:
     """Return SHA-256 of a request, which answers and tickets are bound to: 32 bytes."""
     if isinstance(request, ScoreRequest):
+        named = request.blocks
         return sha256(
-            b"score\0",
+            b"score-blocks\0" if named else b"score\0",
             request.query_id,
             request.version.to_bytes(8, "big"),
             request.segment,
             request.level.to_bytes(4, "big"),
             len(request.shares).to_bytes(4, "big"),
+            b"".join(number.to_bytes(4, "big") for number in (len(named), *named) if named),
             request.shares.astype("<u2").tobytes(),
+        )
+    if isinstance(request, SelectRequest):
+        return sha256(
+            b"select\0",
+            request.query_id,
+            request.version.to_bytes(8, "big"),
+            request.segment,
+            len(request.selectors).to_bytes(4, "big"),
+            request.selectors.astype("<u2").tobytes(),
         )
     return sha256(
         b"records\0",
@@ -33,7 +44,7 @@ def request_hash(request: ScoreRequest | RecordRequest) -> bytes:
     )
 
 
-def _message(server: int, request: ScoreRequest | RecordRequest, time_s: int) -> bytes:
+def _message(server: int, request: AnyRequest, time_s: int) -> bytes:
     return server.to_bytes(4, "big") + request_hash(request) + time_s.to_bytes(8, "big")
 
 
@@ -49,14 +60,12 @@ class TicketSigner:
         self._key = SigningKey(search)
         self.public = self._key.public
 
-    def sign(self, server: int, request: ScoreRequest | RecordRequest, time_s: int) -> Ticket:
+    def sign(self, server: int, request: AnyRequest, time_s: int) -> Ticket:
         """Return the ticket of one request to one server at ``time_s``, Unix seconds."""
         return Ticket(time_s, self._key.sign(labels.QUERY, _message(server, request, time_s)))
 
 
-def verify_ticket(
-    public: bytes, server: int, request: ScoreRequest | RecordRequest, ticket: Ticket
-) -> None:
+def verify_ticket(public: bytes, server: int, request: AnyRequest, ticket: Ticket) -> None:
     """Raise VerificationError unless a member of the group signed the request for this server.
 
     Args:

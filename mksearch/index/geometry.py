@@ -20,6 +20,7 @@ from mksearch.params import (
     N_TABLES_MAX,
     NODE_WIDTH_FACTOR,
     PANEL_UNIT,
+    TOP_WIDTH_FACTOR,
 )
 
 __all__ = ["BlockShape", "LevelGeometry", "choose_geometry"]
@@ -128,13 +129,14 @@ def choose_geometry(
         n_tables: h.
 
     Returns:
-        one geometry a level: about 72 columns a term of a mean row, 8 times that for nodes.
+        one geometry a level: about 72 columns a term of a mean row, 4 times that for the
+        lowest nodes and 16 times for those above them.
     """
     target = round(COLUMNS_PER_TERM * mean_terms / D0_MIN) * D0_MIN
     target = min(max(target, D0_MIN), D0_MAX)
     levels = []
     for level in range(n_levels):
-        wanted = target if level == 0 else NODE_WIDTH_FACTOR * target
+        wanted = target * (1, NODE_WIDTH_FACTOR, TOP_WIDTH_FACTOR)[min(level, 2)]
         if _panel_ceil(n_terms) + PANEL_UNIT * n_tables <= wanted:
             levels.append(LevelGeometry(_panel_ceil(n_terms), PANEL_UNIT, n_tables))
         else:

@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from mksearch.index.dictionary import RATIO_ONE
 from mksearch.index.rows import Postings
-from mksearch.text.weights import Scoring, Statistics, document_weights, idfs
+from mksearch.kernels.weighting import largest_growth
+from mksearch.params import WEIGHT_ONE
+from mksearch.text.weights import Scoring, Statistics, document_weights, idfs, tf_factors
 
 __all__ = ["KAPPA_ONE", "kappa", "term_ratios"]
 
 #: A kappa of 1: the denominator of every kappa.
 KAPPA_ONE = 1 << 20
+#: Largest term frequency for which a table of all smaller ones is small.
+_TFS_MAX = 1 << 16
 _RATIO_MAX = (1 << 32) - 1
 #: Of the divisions below, relative: each is rounded once, by less than 2**-52.
 _ROUNDING = 1e-12
@@ -74,9 +78,17 @@ def kappa(
     """
     if not len(postings.term_ids):
         return KAPPA_ONE
-    arrays = (postings.indptr, postings.term_ids, postings.tfs, postings.lengths)
-    old = document_weights(scoring, built, *arrays).astype(np.float64)
+    ratio = ratios / RATIO_ONE
     # One more: the client adds squares in another order, which may round the other way.
-    new = document_weights(scoring, now, *arrays).astype(np.float64) + 1
-    largest = float((new / (old * (ratios[postings.term_ids] / RATIO_ONE))).max())
+    if scoring.kind == "tfidf" and int(postings.tfs.max()) <= len(postings.tfs) + _TFS_MAX:
+        # The same numbers as below, without arrays of the size of the postings.
+        idf = idfs(scoring, built), idfs(scoring, now)
+        factors = tf_factors(postings.tfs)
+        arrays = (postings.indptr, postings.term_ids, postings.tfs)
+        largest = largest_growth(*arrays, factors, idf, ratio, float(WEIGHT_ONE))
+    else:
+        rows = (postings.indptr, postings.term_ids, postings.tfs, postings.lengths)
+        old = document_weights(scoring, built, *rows).astype(np.float64)
+        new = document_weights(scoring, now, *rows).astype(np.float64) + 1
+        largest = float((new / (old * ratio[postings.term_ids])).max())
     return max(1, int(np.ceil(largest * (1 + _ROUNDING) * KAPPA_ONE)))

@@ -1,4 +1,4 @@
-"""The signed manifest of a collection version (docs/protocol.md, section 7)."""
+"""The signed manifest of a collection version (docs/protocol.md, sections 7, 12.5, 14.1, 15.1)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from mksearch.errors import (
     MksearchError,
     VerificationError,
 )
+from mksearch.index.server_list import ServerList
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, SALT_BYTES, Quorum
 
 __all__ = [
@@ -43,8 +44,9 @@ __all__ = [
 ]
 
 MAGIC = b"MKMANIFS"
-#: 1 without an administration, 2 with one, 3 with a timestamp key (with or without the other).
-FORMATS = (1, 2, 3)
+#: 1 without an administration, 2 with one, 3 with a timestamp key (with or without the other),
+#: 4 with the servers (with or without the others).
+FORMATS = (1, 2, 3, 4)
 #: ``previous`` of version 1.
 FIRST_PREVIOUS = bytes(32)
 _NAME_BYTES = 32
@@ -81,6 +83,7 @@ _ACCESS_FIELDS: dict[str, type] = {
     "credentials": list,
 }
 _TIMESTAMP_FIELDS: dict[str, type] = {"timestamp_key": bytes}
+_SERVERS_FIELDS: dict[str, type] = {"servers": list, "retired": list}
 _SEALED_FIELDS: dict[str, type] = {"bundle": dict, "search_key": bytes}
 SCORINGS = ("tfidf", "bm25")
 _SCORING_FIELDS: dict[str, type] = {"kind": str, "k1": float, "b": float}
@@ -320,6 +323,7 @@ class Manifest:
         catalogue: sealed catalogue of the owner.
         access: what is public of the administration, None without one.
         timestamp_key: Ed25519 public key that may sign renewals, 32 bytes; b"" without one.
+        servers: who they are, None before one was replaced or added.
     """
 
     collection: bytes
@@ -334,10 +338,13 @@ class Manifest:
     catalogue: ObjectRef
     access: Access | None = None
     timestamp_key: bytes = b""
+    servers: ServerList | None = None
 
     @property
     def format(self) -> int:
-        """Format of the file: 3 with a timestamp key, else 2 with an administration, else 1."""
+        """Format of the file: the highest that one of its fields asks for, see ``FORMATS``."""
+        if self.servers is not None:
+            return 4
         if self.timestamp_key:
             return 3
         return 1 if self.access is None else 2
@@ -357,6 +364,8 @@ class Manifest:
         more: dict[str, Any] = {} if self.access is None else {"access": self.access.to_fields()}
         if self.timestamp_key:
             more["timestamp_key"] = self.timestamp_key
+        if self.servers is not None:
+            more |= self.servers.to_fields()
         return encode_cbor(
             more
             | {
@@ -384,8 +393,10 @@ class Manifest:
         value = decode_cbor(body, "a manifest")
         is_sealed = isinstance(value, dict) and "access" in value
         is_renewable = isinstance(value, dict) and "timestamp_key" in value
+        is_listed = isinstance(value, dict) and "servers" in value
         wanted = _FIELDS | ({"access": dict} if is_sealed else {})
         wanted |= _TIMESTAMP_FIELDS if is_renewable else {}
+        wanted |= _SERVERS_FIELDS if is_listed else {}
         fields = require_map(value, wanted, "a manifest")
         try:
             quorum = Quorum(fields["n_servers"], fields["collusion_bound"])
@@ -415,6 +426,9 @@ class Manifest:
             _require_length(fields["timestamp_key"], KEY_BYTES, "the timestamp key")
             if is_renewable
             else b"",
+            ServerList.from_fields(fields["servers"], fields["retired"], quorum.n_servers, version)
+            if is_listed
+            else None,
         )
 
     def segments(self) -> Iterator[SegmentRef]:
@@ -547,8 +561,8 @@ class SignedManifest:
         """Prove that this version may follow ``seen`` (refusal 7.6).
 
         Raises:
-            ManifestStale: older, equal in number but different, not chained to ``seen``, or of an
-                older epoch.
+            ManifestStale: older, equal in number but different, not chained to ``seen``, of an
+                older epoch, or with servers that may not come after those of ``seen``.
         """
         version, highest = self.manifest.version, seen.manifest.version
         if version < highest:
@@ -569,6 +583,21 @@ class SignedManifest:
                 f"version {version} goes back behind epoch {before.epoch}, which was seen before",
                 cure="the owner published from an old profile; ask the owner",
             )
+        self._require_servers_follow(seen)
+
+    def _require_servers_follow(self, seen: SignedManifest) -> None:
+        """Raise ManifestStale unless the servers may come after those of ``seen`` (15.1.3)."""
+        before, after = seen.manifest.servers, self.manifest.servers
+        if before is None or self.hash == seen.hash:
+            return
+        version, quorum = self.manifest.version, self.manifest.quorum
+        if after is None or quorum.collusion_bound != seen.manifest.quorum.collusion_bound:
+            raise ManifestStale(
+                f"version {version} does not name the servers that version "
+                f"{seen.manifest.version} names",
+                cure="the owner published from an old profile or release; ask the owner",
+            )
+        after.require_follows(before, seen.manifest.version)
 
     def require_current(self, now_s: int, renewed_until_s: int = 0) -> None:
         """Prove that the manifest has not expired at ``now_s``, Unix seconds (refusal 7.7).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,11 @@ class SlotShape:
     def n_parts(self, n_record_bytes: int) -> int:
         """Return the slots that a record of this many bytes takes."""
         return -(-(FRAME_BYTES + n_record_bytes) // self.part_bytes)
+
+    def groups(self, n_slots: int) -> tuple[int, int]:
+        """Return (groups, slots of a group) that private fetches cut ``n_slots`` slots into."""
+        group_slots = max(1, isqrt(n_slots // self.width))
+        return -(-n_slots // group_slots), group_slots
 
     @classmethod
     def choose(cls, sizes: NDArray[np.int64]) -> SlotShape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,15 @@ class _Tags:
     def __init__(self, keystream: Keystream, shape: SlotShape) -> None:
         self._keystream = keystream
         weights = keystream.words(Domain.TAG_WEIGHT, 0, np.arange(N_TAGS), 0, shape.n_elements)
-        # Exact in binary64: 1088 products below 2**31 stay below 2**53.
+        # Exact in binary64: 1088 products below 2**32 stay below 2**53.
         self._weights = weights.T.astype(np.float64)
+
+    def expected(
+        self, elements: NDArray[np.uint16], pads: NDArray[np.uint16]
+    ) -> NDArray[np.uint16]:
+        """Return the tags of combined slots: (n, L) below p, and their pads (n, 3) -> (n, 3)."""
+        sums = (elements.astype(np.float64) @ self._weights).astype(np.uint64)
+        return ((sums + pads) % np.uint64(P)).astype(np.uint16)
 
     def compute(self, elements: NDArray[np.uint16], first_slot: int) -> NDArray[np.uint16]:
         """Return the tags of slots from ``first_slot``, a multiple of 8: (n, L) -> (n, 3)."""
@@ -214,14 +222,55 @@ class SlotReader:
         Raises:
             FormatError: a tag does not fit.
         """
-        if self._tags is None:
-            self._tags = _Tags(self._keys.tag, self.shape)
+        tags = self._linear_tags()
         first = slot // WORDS_PER_BLOCK * WORDS_PER_BLOCK
         rows = np.repeat(elements[None, : self.shape.n_elements], slot - first + 1, axis=0)
-        if not np.array_equal(
-            self._tags.compute(rows, first)[-1], elements[self.shape.n_elements :]
-        ):
+        if not np.array_equal(tags.compute(rows, first)[-1], elements[self.shape.n_elements :]):
             raise FormatError(f"the tags of record slot {slot} do not fit")
+
+    def _linear_tags(self) -> _Tags:
+        if self._tags is None:
+            self._tags = _Tags(self._keys.tag, self.shape)
+        return self._tags
+
+    @property
+    def n_groups(self) -> int:
+        """Groups that private fetches cut the slots into."""
+        return self.shape.groups(self.n_slots)[0]
+
+    @property
+    def group_slots(self) -> int:
+        """Slots of a group."""
+        return self.shape.groups(self.n_slots)[1]
+
+    @cached_property
+    def tag_pads(self) -> NDArray[np.uint16]:
+        """Pads of the tags: uint16 (groups, slots of a group, 3), 0 beyond the last slot; secret.
+
+        They are needed whole to judge a server, and a second search has them.
+        """
+        n_groups, group_slots = self.shape.groups(self.n_slots)
+        pads = np.zeros((n_groups * group_slots, N_TAGS), np.uint16)
+        words = self._keys.tag.words(Domain.TAG_PAD, 0, np.arange(N_TAGS), 0, self.n_slots)
+        pads[: self.n_slots] = words.T
+        return pads.reshape(n_groups, group_slots, N_TAGS)
+
+    def failing_fetches(
+        self, elements: NDArray[np.uint16], pads: NDArray[np.uint16]
+    ) -> NDArray[np.bool_]:
+        """Return for each fetch whether a tag of it does not fit (steps 8.1.6 and 8.1.7).
+
+        Args:
+            elements: uint16 (n_fetches, slots of a group, width), below p.
+            pads: uint16 (n_fetches, slots of a group, 3): the same combination of the pads.
+
+        Returns:
+            bool (n_fetches,).
+        """
+        flat = elements.reshape(-1, self.shape.width)
+        data, tags = np.split(flat, [self.shape.n_elements], axis=1)
+        wrong = self._linear_tags().expected(data, pads.reshape(-1, N_TAGS)) != tags
+        return np.asarray(wrong.reshape(len(elements), -1).any(axis=1))
 
     def parse_frame(self, first_part: bytes) -> tuple[int, list[int]]:
         """Return (record bytes, logical slots of the parts after the first) of a row.

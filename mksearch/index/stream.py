@@ -103,6 +103,6 @@ def open_stream(key: SecretKey, kind: str, collection: bytes, data: bytes) -> by
     plaintext = b"".join(pieces)
     length = int.from_bytes(plaintext[:_LENGTH_BYTES], "big")
     content = plaintext[_LENGTH_BYTES : _LENGTH_BYTES + length]
-    if len(plaintext) != padme(_LENGTH_BYTES + length) or any(plaintext[8 + length :]):
+    if len(plaintext) != padme(_LENGTH_BYTES + length) or plaintext[8 + length :].strip(b"\0"):
         raise FormatError(f"{what} is not padded as the format says")
     return content

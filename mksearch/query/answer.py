@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +25,7 @@ Sums = NDArray[np.uint16]
 
 
 class Attempt:
-    """One attempt to have one trapdoor scored against one level of one segment.
+    """One attempt to have one trapdoor scored against one level of one segment, or some blocks.
 
     It owns one polynomial: every server asked gets its value of it, and a new attempt starts from
     a new one.  Wrong answers are found by the check rows alone, whoever sent them.
@@ -41,7 +43,20 @@ class Attempt:
         *,
         version: int,
         level: int = 0,
+        blocks: Sequence[int] | None = None,
     ) -> None:
+        """Draw the polynomial.
+
+        Args:
+            segment: what is asked.
+            trapdoor: the vectors of the level.
+            quorum: number of servers and collusion bound.
+            random: source of the polynomial and of the query id.
+            version: of the collection.
+            level: of the tree.
+            blocks: to be scored, ascending and each once, at least one; None for the whole level.
+        """
+        self._blocks = None if blocks is None else tuple(blocks)
         self._segment = segment
         self._trapdoor = trapdoor
         self._quorum = quorum
@@ -58,6 +73,11 @@ class Attempt:
         return tuple(sorted(self._liars))
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes that a request is: shares and numbers of blocks."""
+        return self._trapdoor.vectors.nbytes + 4 * len(self._blocks or ())
+
+    @property
     def n_honest(self) -> int:
         """Answers held that were not proved wrong."""
         return len(self._honest())
@@ -68,8 +88,10 @@ class Attempt:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape of an answer: (n_vectors, physical rows, tables)."""
-        n_rows = self._segment.physical_rows(self._level)
+        named = self._blocks
+        n_blocks = self._segment.n_blocks(self._level) if named is None else len(named)
         geometry = self._segment.geometry(self._level)
+        n_rows = n_blocks * self._segment.block.height
         return len(self._trapdoor.vectors), n_rows, geometry.n_tables
 
     def request(self, server: int) -> ScoreRequest:
@@ -81,6 +103,7 @@ class Attempt:
             self._level,
             self._sharing.share(server),
             self.shape,
+            blocks=self._blocks or (),
         )
 
     def add(self, server: int, answer: ScoreAnswer) -> None:
@@ -106,7 +129,7 @@ class Attempt:
             raise
 
     def combine(self) -> Sums:
-        """Return the proved sums of every row.
+        """Return the proved sums of every row of the level, or of the blocks in their order.
 
         Returns:
             uint16 (n_vectors, physical rows, tables): the query times the cells, check rows
@@ -144,7 +167,7 @@ class Attempt:
         for vector, sums in zip(self._trapdoor.vectors, combined, strict=True):
             columns = np.flatnonzero(vector)
             if len(columns):
-                masks = self._segment.masks(self._level, columns, 0, sums.shape[0])
+                masks = self._segment.masks(self._level, columns, self._blocks)
                 weights = vector[columns].astype(np.uint32)
                 subtract_masks(sums, masks, weights, geometry.table_of(columns))
         return combined
@@ -153,7 +176,7 @@ class Attempt:
         """Return for every vector and block whether a check fails: bool (n_vectors, n_blocks)."""
         block = self._segment.block
         failed = np.empty((len(sums), sums.shape[1] // block.height), np.bool_)
-        checks = self._segment.check_vectors(self._level)
+        checks = self._segment.check_vectors(self._level, self._blocks)
         for vector_sums, vector_failed in zip(sums, failed, strict=True):
             failing_blocks(vector_sums, checks, block.fan_out, vector_failed)
         return failed
@@ -165,7 +188,7 @@ class Attempt:
         if not liars:
             # By linearity this cannot be: shares that pass alone pass together.
             raise VerificationError(
-                f"block {block} fails its checks, but no single answer does",
+                f"block {self._number(block)} fails its checks, but no single answer does",
                 cure="the segment's keys are not those it was built with; fetch the manifest again",
             )
         self._liars.update(liars)
@@ -200,12 +223,16 @@ class Attempt:
         vector, row = (int(number) for number in wrong[0])
         return vector, row // self._segment.block.height
 
-    def _lied(self, server: int, vector: int, block: int) -> bool:
+    def _number(self, place: int) -> int:
+        """Return which block of the level is at a place of the answers."""
+        return place if self._blocks is None else self._blocks[place]
+
+    def _lied(self, server: int, vector: int, place: int) -> bool:
         """Judge one answer alone in one block: step 8.7, with the whole keystream of the block."""
         geometry = self._segment.geometry(self._level)
         height = self._segment.block.height
-        first = block * height
-        masks = self._segment.masks(self._level, np.arange(geometry.width), first, height)
+        first, block = place * height, [self._number(place)]
+        masks = self._segment.masks(self._level, np.arange(geometry.width), block)
         share = self._sharing.share(server)[vector]
         masked = np.empty((height, geometry.n_tables), np.uint16)
         tables = geometry.table_of(np.arange(geometry.width))
@@ -213,7 +240,7 @@ class Attempt:
             panels = (tables < 0) | (tables == table)
             masked[:, table] = matmul(masks[panels].T, share[panels])
         sums = subtract(self._answers[server][vector, first : first + height], masked)
-        checks = self._segment.check_vectors(self._level)[:, first : first + height]
+        checks = self._segment.check_vectors(self._level, block)
         failed = np.empty(1, np.bool_)
-        failing_blocks(sums, np.ascontiguousarray(checks), self._segment.block.fan_out, failed)
+        failing_blocks(sums, checks, self._segment.block.fan_out, failed)
         return bool(failed[0])

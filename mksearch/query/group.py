@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.crypto.bundle import KeyBundle
-from mksearch.crypto.keystream import Domain
+from mksearch.crypto.keystream import Domain, Keystream
 from mksearch.crypto.tickets import TicketSigner
 from mksearch.errors import FormatError, MksearchError
 from mksearch.index.catalogue import Lookup
@@ -22,7 +22,7 @@ from mksearch.index.segment import HEADER_BYTES, SegmentHeader
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream
 from mksearch.index.tombstones import LookupPart, Tombstones, decode_parts
-from mksearch.messages import RecordRequest, ScoreRequest, Ticket
+from mksearch.messages import AnyRequest, Ticket
 from mksearch.text.analyzers import Analyzer, make_analyzer
 from mksearch.text.weights import Scoring, Statistics, document_weights, query_weights
 
@@ -118,27 +118,67 @@ class SegmentView:
         """Return the panels of a level."""
         return self.header.layout.levels[level]
 
-    def physical_rows(self, level: int) -> int:
-        """Return the physical rows of a level."""
-        return self.header.layout.level_shapes[level][0]
+    @property
+    def n_levels(self) -> int:
+        """Levels of the tree, the root's block included."""
+        return len(self.header.layout.levels)
+
+    def n_blocks(self, level: int) -> int:
+        """Return the blocks of a level."""
+        return self.header.layout.level_shapes[level][0] // self.block.height
 
     def masks(
-        self, level: int, columns: NDArray[np.int64], first_row: int, n_rows: int
+        self, level: int, columns: NDArray[np.int64], blocks: Sequence[int] | None
     ) -> NDArray[np.uint16]:
-        """Return the masks of some columns: uint16 (n_columns, n_rows), secret."""
-        return self._keys.mask.words(Domain.MASK, level, columns, first_row, n_rows)
+        """Return the masks of some columns: uint16 (n_columns, n_rows), secret.
 
-    def check_vectors(self, level: int) -> NDArray[np.uint16]:
-        """Return the check vectors of a level: uint16 (n_checks, physical rows), secret."""
+        Args:
+            level: of the tree.
+            columns: int64 (n_columns,).
+            blocks: the blocks whose physical rows are wanted, in their order; None for all.
+        """
+        return self._words(self._keys.mask, Domain.MASK, level, columns, blocks)
+
+    def _words(
+        self,
+        key: Keystream,
+        domain: Domain,
+        level: int,
+        columns: NDArray[np.int64],
+        blocks: Sequence[int] | None,
+    ) -> NDArray[np.uint16]:
+        height = self.block.height
+        runs = [(0, self.n_blocks(level))] if blocks is None else _runs(blocks)
+        parts = [
+            key.words(domain, level, columns, first * height, n_blocks * height)
+            for first, n_blocks in runs
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def check_vectors(self, level: int, blocks: Sequence[int] | None = None) -> NDArray[np.uint16]:
+        """Return the check vectors of a level: uint16 (n_checks, physical rows), secret.
+
+        Args:
+            level: of the tree.
+            blocks: as for ``masks``; those of whole levels are kept.
+        """
+        numbers = np.arange(self.block.n_checks)
+        if blocks is not None:
+            return self._words(self._keys.check, Domain.CHECK, level, numbers, blocks)
         if level not in self._check_vectors:
-            self._check_vectors[level] = self._keys.check.words(
-                Domain.CHECK,
-                level,
-                np.arange(self.block.n_checks),
-                0,
-                self.physical_rows(level),
+            self._check_vectors[level] = self._words(
+                self._keys.check, Domain.CHECK, level, numbers, None
             )
         return self._check_vectors[level]
+
+
+def _runs(blocks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (first block, number of blocks) of the neighbours among some blocks."""
+    starts = [at for at, block in enumerate(blocks) if not at or block != blocks[at - 1] + 1]
+    return [
+        (blocks[start], stop - start)
+        for start, stop in zip(starts, [*starts[1:], len(blocks)], strict=True)
+    ]
 
 
 class GroupView:
@@ -243,9 +283,7 @@ class GroupView:
         counts = dfs[np.array(order, np.int64)]
         return order, Statistics(self.dictionary.n_docs, self.dictionary.total_length, counts)
 
-    def ticket(
-        self, server: int, request: ScoreRequest | RecordRequest, time_s: int
-    ) -> Ticket | None:
+    def ticket(self, server: int, request: AnyRequest, time_s: int) -> Ticket | None:
         """Sign a request to one server, where the group has a search key; else None."""
         return None if self._signer is None else self._signer.sign(server, request, time_s)
 

@@ -165,6 +165,10 @@ class Ranking:
             return -1
         return heapq.nlargest(last, (hit.score for hit in self._found))[-1]
 
+    def _round_size(self, n_missing: int) -> int:
+        """Return how many records one round reads while so many hits are missing."""
+        return n_missing if n_missing > 0 else max(_ROUND_MIN, self.n_records // 2)
+
     def wanted(self) -> list[tuple[int, int]]:
         """Return (source, row) of the records to read next; empty when the hits are proved.
 
@@ -175,8 +179,7 @@ class Ranking:
             raise QueryError(f"{len(self._waiting)} records of the last round are missing")
         cutoff = self._cutoff()
         missing = self._offset + self._k - len(self._found)
-        size = missing if missing > 0 else max(_ROUND_MIN, self.n_records // 2)
-        size = min(size, self._max_records - self.n_records)
+        size = min(self._round_size(missing), self._max_records - self.n_records)
         batch: list[tuple[int, int]] = []
         # Equal bounds are read too: a tie is broken by id, which only the record has.
         while self._heads and -self._heads[0][0] >= cutoff:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.index.geometry import LevelGeometry
 from mksearch.kernels.blocks import QUERIES_AT_ONCE, ROWS_AT_ONCE, block_products
-from mksearch.kernels.products import panel_products
+from mksearch.kernels.products import ROWS_A_TASK, panel_products, parts_products
 from mksearch.scoring.shapes import require_shapes
 
 __all__ = ["CpuEngine"]
@@ -44,6 +46,30 @@ class CpuEngine:
         if done < len(vectors):
             panel_products(cells, vectors[done:], *panels, out[done:])
         return out
+
+    def score_parts(
+        self,
+        parts: Sequence[NDArray[np.uint16]],
+        geometry: LevelGeometry,
+        vectors: Sequence[NDArray[np.uint16]],
+    ) -> list[NDArray[np.uint16]]:
+        """Multiply several arrays of cells, each with vectors of its own; see ``score_parts``."""
+        for cells, own in zip(parts, vectors, strict=True):
+            require_shapes(cells, geometry, own)
+        batches = {len(own) for own in vectors}
+        is_whole = all(len(cells) % ROWS_A_TASK == 0 for cells in parts)
+        if len(batches) > 1 or max(batches) >= _WORTH_A_BLOCK or not is_whole:
+            return [
+                self.score(cells, geometry, own) for cells, own in zip(parts, vectors, strict=True)
+            ]
+        # Alive until the end: only addresses go into the loop.
+        laid = [np.ascontiguousarray(cells) for cells in parts]
+        addresses = np.array([cells.ctypes.data for cells in laid], np.uintp)
+        ends = np.cumsum([0, *(len(cells) for cells in laid)])
+        out = np.empty((max(batches), int(ends[-1]), geometry.n_tables), np.uint16)
+        panels = geometry.dedicated, geometry.table
+        parts_products(addresses, ends // ROWS_A_TASK, np.stack(vectors), *panels, out)
+        return np.split(out, ends[1:-1], axis=1)
 
 
 def _score_block(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,7 +23,9 @@ __all__ = [
     "device_of",
     "keep_only",
     "make_engine",
+    "score_blocks",
     "score_level",
+    "score_levels",
     "vectors_at_once",
 ]
 
@@ -31,6 +33,8 @@ __all__ = [
 AUTO: Final = "auto"
 #: Vectors of one pass, where an engine does not say: two register blocks of the cpu engine.
 _VECTORS_MAX: Final = 16
+#: Cells of blocks that are not neighbours, copied together.
+_COPIED_BYTES: Final = 1 << 23
 
 
 class Engine(Protocol):
@@ -98,6 +102,29 @@ class HoldingEngine(Engine, Protocol):
 
     def keep_only(self, segments: Collection[bytes]) -> None:
         """Let go of the cells of all other segments."""
+        ...
+
+
+@runtime_checkable
+class PartsEngine(Engine, Protocol):
+    """An engine that has less to do for several arrays together than for one after another."""
+
+    def score_parts(
+        self,
+        parts: Sequence[NDArray[np.uint16]],
+        geometry: LevelGeometry,
+        vectors: Sequence[NDArray[np.uint16]],
+    ) -> list[NDArray[np.uint16]]:
+        """Do what ``score`` does for each of some arrays of cells.
+
+        Args:
+            parts: cells, as for ``score``; at least one array.
+            geometry: of all of them.
+            vectors: for each its own, as for ``score``.
+
+        Raises:
+            ParameterError: shapes do not fit.
+        """
         ...
 
 
@@ -214,6 +241,62 @@ def score_level(
     if isinstance(engine, HoldingEngine):
         return engine.score_held(key, cells, geometry, vectors)
     return engine.score(cells, geometry, vectors)
+
+
+def score_levels(
+    engine: Engine,
+    levels: Sequence[tuple[LevelKey, NDArray[np.uint16], NDArray[np.uint16]]],
+    geometry: LevelGeometry,
+) -> list[NDArray[np.uint16]]:
+    """Score a level of several segments, together where an engine gains by it.
+
+    Args:
+        engine: computes.
+        levels: key, cells and vectors of each; at least one.
+        geometry: of all of them.
+
+    Returns:
+        for each what ``Engine.score`` returns.
+    """
+    if isinstance(engine, PartsEngine):
+        _, cells, vectors = zip(*levels, strict=True)
+        return engine.score_parts(cells, geometry, vectors)
+    return [score_level(engine, key, cells, geometry, own) for key, cells, own in levels]
+
+
+def score_blocks(
+    engine: Engine,
+    cells: NDArray[np.uint16],
+    geometry: LevelGeometry,
+    vectors: NDArray[np.uint16],
+    height: int,
+    blocks: Sequence[int],
+) -> NDArray[np.uint16]:
+    """Score some blocks of a level and read no others; see ``Engine.score``.
+
+    Args:
+        engine: computes.
+        cells: uint16 (rows, columns), the level.
+        geometry: panels of the level.
+        vectors: uint16 (batch, columns), below p.
+        height: physical rows of a block.
+        blocks: of the level, ascending, each once, at least one.
+
+    Returns:
+        uint16 (batch, len(blocks) * height, tables), in the order of the blocks.
+    """
+    if blocks[-1] - blocks[0] + 1 == len(blocks):
+        # Neighbours are scored where they lie.
+        run = cells[blocks[0] * height : (blocks[-1] + 1) * height]
+        return engine.score(run, geometry, vectors)
+    by_block = cells.reshape(-1, height, cells.shape[1])
+    # Copied few at a time, so that the copies stay in the cache for the products.
+    n_together = max(1, _COPIED_BYTES // by_block[0].nbytes)
+    parts = []
+    for first in range(0, len(blocks), n_together):
+        few = by_block[list(blocks[first : first + n_together])]
+        parts.append(engine.score(few.reshape(-1, cells.shape[1]), geometry, vectors))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def keep_only(engine: Engine, segments: Collection[bytes]) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "exact_score",
     "idfs",
     "query_weights",
+    "tf_factors",
 ]
 
 #: A score of 1.0: scores are sums of products of two weights.
@@ -162,6 +163,21 @@ def idfs(scoring: Scoring, statistics: Statistics) -> NDArray[np.float64]:
         float64 ``(n_terms,)``, finite, above 0.
     """
     return _map_distinct(statistics.dfs, lambda df: _idf(scoring, statistics.n_docs, df))
+
+
+def tf_factors(tfs: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Give what tfidf makes of term frequencies, ``1 + ln tf``.
+
+    Args:
+        tfs: int32 ``(n,)``, 1 or more, at least one.
+
+    Returns:
+        float64 ``(largest tf + 1,)``, at the place of each frequency that there is.
+    """
+    distinct = np.flatnonzero(np.bincount(tfs))
+    table = np.zeros(int(distinct[-1]) + 1, np.float64)
+    table[distinct] = [_sublinear(tf) for tf in distinct.tolist()]
+    return table
 
 
 def _idfs_of(

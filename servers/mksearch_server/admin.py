@@ -18,8 +18,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from mksearch.errors import StorageError
-from mksearch_server.config import LOOPBACK
 from mksearch_server.log import log_fault
+from mksearch_server.peer_address import LOOPBACK
 
 __all__ = ["AdminServer", "ask_state", "read_samples"]
 

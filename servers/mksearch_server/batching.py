@@ -31,7 +31,7 @@ class Batcher(Generic[_T]):
 
     def __init__(
         self,
-        score: Callable[[Sequence[ScoreRequest]], Sequence[_T]],
+        score: Callable[[Sequence[Sequence[ScoreRequest]]], Sequence[Sequence[_T]]],
         executor: Executor,
         max_waiting: int,
         began: Callable[[int, Sequence[float]], None] = lambda _n_vectors, _waited_s: None,
@@ -40,7 +40,8 @@ class Batcher(Generic[_T]):
         """Prepare to score.
 
         Args:
-            score: scores requests of one version, segment and level, in order; runs on the thread.
+            score: scores requests, one group for each place (version, segment, level, blocks), all
+                in order, in one pass; runs on the thread.
             executor: has one thread.
             max_waiting: requests that may wait.
             began: told of every pass: its vectors, and the seconds that each request waited.
@@ -68,8 +69,8 @@ class Batcher(Generic[_T]):
     async def submit_all(self, requests: Sequence[ScoreRequest]) -> Sequence[_T]:
         """Return the scores of requests of one call; cancelling this takes them out of the queue.
 
-        They are scored one after another without a way back to the loop between them; what others
-        ask of the same segments, in the same order, shares their passes.
+        They are scored in one pass; what others ask of the same segments, in the same order,
+        shares it.
 
         Raises:
             BusyError: as many requests wait as are accepted.
@@ -89,26 +90,23 @@ class Batcher(Generic[_T]):
             self._running = loop.create_task(self._run())
         return await unit.future
 
-    def _passes(self, units: Sequence[_Unit[_T]]) -> list[list[_T]]:
-        """Score units that ask of the same segments, pass after pass; runs on the thread."""
-        results: list[list[_T]] = [[] for _ in units]
-        for requests in zip(*(unit.requests for unit in units), strict=True):
-            for found, result in zip(results, self._score(requests), strict=True):
-                found.append(result)
-        return results
+    def _pass(self, units: Sequence[_Unit[_T]]) -> list[list[_T]]:
+        """Score units that ask of the same segments, in one pass; runs on the thread."""
+        places = list(zip(*(unit.requests for unit in units), strict=True))
+        return [list(found) for found in zip(*self._score(places), strict=True)]
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while batch := self._next_batch():
             started = loop.time()
             waited_s = [started - unit.since_s for unit in batch]
-            for requests in zip(*(unit.requests for unit in batch), strict=True):
-                self._began(sum(len(request.shares) for request in requests), waited_s)
+            self._began(sum(unit.n_vectors for unit in batch), waited_s)
             try:
-                results = await loop.run_in_executor(self._executor, self._passes, batch)
+                results = await loop.run_in_executor(self._executor, self._pass, batch)
             except Exception as error:  # noqa: BLE001 - each caller gets it and names it
                 await self._one_by_one(batch, error)
                 continue
+            # Those that wait are counted by requests.
             self._pass_s = (loop.time() - started) / len(batch[0].requests)
             for unit, result in zip(batch, results, strict=True):
                 if not unit.future.done():
@@ -126,7 +124,7 @@ class Batcher(Generic[_T]):
                 continue
             own: Exception | None = None
             try:
-                (result,) = await loop.run_in_executor(self._executor, self._passes, [unit])
+                (result,) = await loop.run_in_executor(self._executor, self._pass, [unit])
             except Exception as raised:  # noqa: BLE001
                 own = raised
             # It may have been cancelled meanwhile.
@@ -165,9 +163,9 @@ class _Unit(Generic[_T]):
     since_s: float
 
     @cached_property
-    def places(self) -> tuple[tuple[int, bytes, int], ...]:
-        """Version, segment and level of each request."""
-        return tuple((r.version, r.segment, r.level) for r in self.requests)
+    def places(self) -> tuple[tuple[int, bytes, int, tuple[int, ...]], ...]:
+        """Version, segment, level and blocks of each request: only equal ones share a pass."""
+        return tuple((r.version, r.segment, r.level, r.blocks) for r in self.requests)
 
     @cached_property
     def n_vectors(self) -> int:

@@ -259,6 +259,12 @@ def check_config(config: _Config, as_json: _Json = False) -> None:
         found = _certificate(loaded.tls)
         fields |= found
         text += f", certificate good for {found['certificate_days']} days"
+    if loaded.s3 is not None:
+        from mksearch_server.storage import require_credentials
+
+        require_credentials(loaded.s3)
+        fields["bucket"] = loaded.s3.bucket
+        text += f", objects in bucket {loaded.s3.bucket}"
     _print(fields, text, as_json=as_json)
 
 
@@ -327,6 +333,45 @@ def renew_certificate(
         return
     fields = {"certificate": str(path)} | _certificate(tls)
     _print(fields, f"{path} is good for {fields['certificate_days']} days", as_json=as_json)
+
+
+@app.command(epilog="Example: mksearch-server card --config srv1/server.toml -o server-1.card")
+def card(
+    config: _Config,
+    output: Annotated[Path, typer.Option("-o", "--output", help="New file to write, mode 0600.")],
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT that clients dial, where init was not told.")
+    ] = "",
+    as_json: _Json = False,
+) -> None:
+    """Write what the owner of a collection needs to have this server join, claim token included."""
+    from mksearch_server.config import load_config
+    from mksearch_server.identity import server_card, write_secret
+
+    loaded = load_config(config)
+    found = {} if loaded.tls is None else _certificate(loaded.tls)
+    dialled = address or _dialled(loaded.listen, found.get("hosts", []))
+    write_secret(output, server_card(loaded.folder, loaded.id, dialled, found.get("tls_key", "")))
+    fields = {"id": loaded.id, "address": dialled, "card": str(output)}
+    text = (
+        f"{output} is for the owner, who runs mksearch owner add-server or replace-server "
+        f"with it; it says that server {loaded.id} is at {dialled}"
+    )
+    _print(fields, text, as_json=as_json)
+
+
+def _dialled(listen: str, hosts: Sequence[str]) -> str:
+    """Return HOST:PORT that clients dial; raise ParameterError where that cannot be known."""
+    from mksearch_server.config import dialled_host
+
+    _, _, port = listen.rpartition(":")
+    host = hosts[0] if hosts else dialled_host(listen)
+    if not host or port == "0":
+        raise ParameterError(
+            f"{listen} does not say which address clients dial", cure="add --address HOST:PORT"
+        )
+    bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{bracketed}:{port}"
 
 
 @app.command(epilog="Example: mksearch-server verify --config srv1/server.toml")

@@ -12,6 +12,7 @@ from pathlib import Path
 from mksearch.errors import MksearchError, ParameterError
 from mksearch.params import N_SERVERS_MAX
 from mksearch.scoring.engine import AUTO, ENGINES
+from mksearch_server.bucket_config import BUCKET_TEMPLATE, BucketConfig, read_bucket
 from mksearch_server.certificates import (
     CERTIFICATE_NAME,
     KEY_NAME,
@@ -21,6 +22,7 @@ from mksearch_server.certificates import (
 )
 from mksearch_server.log import LOG_FORMATS
 from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
+from mksearch_server.peer_address import LOOPBACK, PeerAddress
 from mksearch_server.ray_config import RAY, RAY_TEMPLATE, RayConfig, read_ray
 
 __all__ = [
@@ -33,8 +35,6 @@ __all__ = [
 ]
 
 CONFIG_NAME = "server.toml"
-#: Hosts that a server without TLS may listen on.
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 #: Hosts that stand for all of a machine's addresses, and are none to dial.
 _ANY = ("0.0.0.0", "[::]")  # noqa: S104 - named, not listened on
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -76,6 +76,11 @@ grace_s = 60
 # Off while it is not set.  Port 0 takes a free one, and the log names it.
 {admin}
 
+# Other servers of the collection, HOST:PORT=FINGERPRINT (mksearch-server status prints it there as
+# tls_key).  A version that this one missed is fetched from them; they are asked every peers_s s.
+# peers = ["b.example.org:7101=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]
+# peers_s = 60
+
 # "text", or "json" with one object a line.
 log_format = "{log_format}"
 """
@@ -103,9 +108,12 @@ class ServerConfig:
             ``admin_hosts`` names any.
         admin_hosts: names and addresses that health and metrics may be asked for by, besides
             loopback; none for this machine alone.
+        peers: other servers of the collection, which versions that were missed come from.
+        peers_s: seconds between two looks at what they serve.
         log_format: "text" or "json".
         ray: shards of the engine "ray", None for the defaults.
         oidc: issuer whose ID tokens count, None for none.
+        s3: bucket for the objects, None for ``data``.
         tls: files of key and certificate, None for a server on loopback that goes without.
         folder: of server.toml, key and claim token; no setting of the file.
     """
@@ -121,10 +129,13 @@ class ServerConfig:
     grace_s: int = 60
     admin_listen: str = ""
     admin_hosts: tuple[str, ...] = ()
+    peers: tuple[PeerAddress, ...] = ()
+    peers_s: int = 60
     log_format: str = "text"
     ray: RayConfig | None = None
     oidc: OidcConfig | None = None
     tls: TlsConfig | None = None
+    s3: BucketConfig | None = None
     folder: Path = Path()
 
     def __post_init__(self) -> None:
@@ -135,6 +146,7 @@ class ServerConfig:
             ("max_store_bytes", 1 << 20, 1 << 46),
             ("drain_s", 0, 3600),
             ("grace_s", 0, 86_400),
+            ("peers_s", 1, 86_400),
         ):
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
@@ -236,7 +248,7 @@ def write_config(
         shown = f'admin_listen = "{admin_listen}"\nadmin_hosts = {json.dumps(list(admin_hosts))}'
     text = _TEMPLATE.format(id=server_id, listen=listen, admin=shown, log_format=log_format)
     text += TLS_TEMPLATE.format(mark="" if tls else "# ")
-    path.write_text(text + RAY_TEMPLATE + OIDC_TEMPLATE)
+    path.write_text(text + RAY_TEMPLATE + OIDC_TEMPLATE + BUCKET_TEMPLATE)
     return path
 
 
@@ -254,6 +266,19 @@ def _host_names(values: object) -> tuple[str, ...]:
         f"admin_hosts = {values!r} is not a list of names or addresses",
         cure='write it as in ["server-1.internal", "10.0.0.7", "[fd00::7]"], without ports',
     )
+
+
+def _peers(values: object) -> tuple[PeerAddress, ...]:
+    """Read ``peers``.
+
+    Raises:
+        ParameterError: it is no list of addresses that can be dialled safely.
+    """
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ParameterError(
+            "peers is not a list of texts", cure='write it as in ["b.example.org:7101=9f86d0.."]'
+        )
+    return tuple(PeerAddress.parse(value, {}) for value in values)
 
 
 def load_config(path: Path) -> ServerConfig:
@@ -287,12 +312,15 @@ def load_config(path: Path) -> ServerConfig:
     values["data"] = path.parent / values["data"]
     values["admin_hosts"] = _host_names(values.get("admin_hosts", []))
     try:
+        values["peers"] = _peers(values.get("peers", []))
         if "ray" in values:
             values["ray"] = read_ray(values["ray"], path.parent)
         if "oidc" in values:
             values["oidc"] = read_oidc(values["oidc"], path.parent)
         if "tls" in values:
             values["tls"] = read_tls(values["tls"], path.parent)
+        if "s3" in values:
+            values["s3"] = read_bucket(values["s3"], path.parent)
         return ServerConfig(folder=path.parent, **values)
     except MksearchError as error:
         raise ParameterError(f"{path}: {error.message}", cure=error.cure) from None

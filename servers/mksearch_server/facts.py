@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mksearch import __version__
+from mksearch.errors import StorageError
 from mksearch.scoring.engine import Engine, device_of
 from mksearch_server.config import ServerConfig
 from mksearch_server.engines import shard_health
@@ -33,7 +35,7 @@ class Facts:
         index_bytes: of its segments.
         expires_in_s: seconds until its manifest, as renewed, expires, negative afterwards; None
             without one.
-        store_bytes: of all that is stored.
+        store_bytes: of all that is stored; None while a bucket does not say.
         store_limit_bytes: largest size of the store.
         store_free_bytes: that the store may still grow by, of the limit and of the disk.
         n_shares: shares of the authority; None where they were not read.
@@ -51,9 +53,9 @@ class Facts:
     n_segments: int
     index_bytes: int
     expires_in_s: float | None
-    store_bytes: int
+    store_bytes: int | None
     store_limit_bytes: int
-    store_free_bytes: int
+    store_free_bytes: int | None
     n_shares: int | None = None
     share_generation: int | None = None
     shards: ShardHealth | None = None
@@ -132,7 +134,11 @@ def facts_of(
     active = None if search is None else search.active
     access = None if active is None else active.access
     segments = [] if active is None else list(active.segments())
-    n_bytes = store.n_bytes()
+    n_bytes = n_free = None
+    # A bucket may be away: what is known without it is shown.
+    with suppress(StorageError):
+        n_bytes = store.n_bytes()
+        n_free = max(0, min(config.max_store_bytes - n_bytes, store.n_free_bytes()))
     return Facts(
         release=__version__,
         engine=config.engine,
@@ -146,7 +152,7 @@ def facts_of(
         expires_in_s=None if search is None or active is None else search.expires_at - time.time(),
         store_bytes=n_bytes,
         store_limit_bytes=config.max_store_bytes,
-        store_free_bytes=max(0, min(config.max_store_bytes - n_bytes, store.n_free_bytes())),
+        store_free_bytes=n_free,
         n_shares=None if shares is None else shares[0],
         share_generation=None if shares is None else shares[1],
         shards=shard_health(engine),

@@ -12,7 +12,7 @@ from typing import Final
 
 from mksearch.crypto.tickets import verify_ticket
 from mksearch.errors import FormatError, ParameterError, StorageError, VerificationError
-from mksearch.messages import RecordRequest, ScoreRequest, Ticket
+from mksearch.messages import AnyRequest, Ticket
 from mksearch.params import CLOCK_S
 from mksearch_server.status import BusyError
 
@@ -108,7 +108,7 @@ class QueryGate:
                 cure="set the clock of the client, or of the server",
             )
 
-    def enter(self, search_key: bytes, request: ScoreRequest | RecordRequest) -> None:
+    def enter(self, search_key: bytes, request: AnyRequest) -> None:
         """Let a request pass, and no other of its id (13.4.1 to 13.4.4).
 
         Raises:
@@ -135,6 +135,6 @@ class QueryGate:
             )
         self._seen[request.query_id] = now_s
 
-    def forget(self, request: ScoreRequest | RecordRequest) -> None:
+    def forget(self, request: AnyRequest) -> None:
         """Let a request that was not answered come again."""
         self._seen.pop(request.query_id, None)

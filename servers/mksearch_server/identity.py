@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "ServerIdentity",
     "create_identity",
     "read_claim",
+    "server_card",
     "write_claim",
     "write_secret",
 ]
@@ -34,6 +36,7 @@ TOKEN_NAME = "claim-token"  # noqa: S105 - the name of a file
 CLAIM_STATE = "claim"
 #: Copy of the claim beside the key: it is needed when the disk of the store was lost.
 _CLAIM_NAME = "claim"
+_CARD_FORMAT = 1
 _CLAIM_FIELDS: dict[str, type] = {"owner_key": bytes, "collection": bytes}
 
 
@@ -140,6 +143,59 @@ def create_identity(folder: Path, tls_key: bytes = b"") -> str:
     return token
 
 
+def server_card(folder: Path, server_id: int, address: str, tls_key: str) -> bytes:
+    """Return what the owner of a collection needs to have a new server join (15.3).
+
+    Args:
+        folder: of the server.
+        server_id: its place.
+        address: HOST:PORT that clients dial.
+        tls_key: fingerprint of its TLS key, hexadecimal; "" without TLS.
+
+    Returns:
+        JSON; secret while the server is not claimed, for the claim token is in it.
+
+    Raises:
+        StorageError: the key of the server cannot be read.
+    """
+    key = _read_seed(folder)
+    try:
+        token = (folder / TOKEN_NAME).read_text().strip()
+    except OSError:
+        token = ""
+    fields: dict[str, object] = {
+        "format": _CARD_FORMAT,
+        "kind": "mksearch-server",
+        "id": server_id,
+        "address": address,
+        "key": SigningKey(key).public.hex(),
+        "claim_token": token.partition(".")[0],
+    }
+    if tls_key:
+        fields["tls_key"] = tls_key
+    return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+def _read_seed(folder: Path) -> SecretKey:
+    """Return the seed of the server's key; raise StorageError."""
+    try:
+        return SecretKey((folder / SERVER_KEY_NAME).read_bytes())
+    except (OSError, ParameterError) as error:
+        raise StorageError(
+            f"the key of the server in {folder} cannot be read ({error})",
+            cure="run mksearch-server init for a new server, or restore the file",
+        ) from None
+
+
+def server_public_key(folder: Path) -> bytes:
+    """Return the public key, 32 bytes, of the server in ``folder``.
+
+    Raises:
+        StorageError: there is none, or it is damaged.
+    """
+    return SigningKey(_read_seed(folder)).public
+
+
 class ServerIdentity:
     """The key of a server and its claim.
 
@@ -157,14 +213,8 @@ class ServerIdentity:
         """
         self._folder = folder
         self._store = store
-        try:
-            self.seed = SecretKey((folder / SERVER_KEY_NAME).read_bytes())
-            self.signer = AnswerSigner(SigningKey(self.seed))
-        except (OSError, ParameterError) as error:
-            raise StorageError(
-                f"the key of the server in {folder} cannot be read ({error})",
-                cure="run mksearch-server init for a new server, or restore the file",
-            ) from None
+        self.seed = _read_seed(folder)
+        self.signer = AnswerSigner(SigningKey(self.seed))
         self.claim = self._load_claim()
 
     def _load_claim(self) -> Claim | None:

@@ -17,6 +17,7 @@ from mksearch_server.identity import ServerIdentity, read_claim
 from mksearch_server.running import find_running
 from mksearch_server.scrub import Findings, scrub
 from mksearch_server.search_server import SearchServer
+from mksearch_server.storage import open_room, open_store
 from mksearch_server.store import REPAIR_CURE, ObjectStore
 
 __all__ = ["describe", "verify_store"]
@@ -42,7 +43,7 @@ def _require_store(config: ServerConfig) -> None:
 def _open(config_path: Path) -> tuple[ServerConfig, ObjectStore, ServerIdentity]:
     config = load_config(config_path)
     _require_store(config)
-    store = ObjectStore(config.data, read_only=True)
+    store = open_store(config, read_only=True)
     return config, store, ServerIdentity(config.folder, store)
 
 
@@ -115,7 +116,11 @@ def verify_store(config_path: Path) -> Findings:
     """
     config = load_config(config_path)
     _require_store(config)
-    findings = scrub(config.data, read_claim(config.folder))
+    room = open_room(config, read_only=True)
+    if room is not None:
+        # What keeps it from being read is no damage.
+        room.n_bytes()
+    findings = scrub(config.data, read_claim(config.folder), config_path)
     if not findings.damages and not findings.claim:
         raise StorageError("this server was not claimed", cure="run mksearch owner init")
     if not findings.damages and not findings.version:

@@ -29,9 +29,10 @@ LOG_FORMATS: Final = ("text", "json")
 FIELDS: Final[Mapping[str, type]] = {
     "address": str,  # HOST:PORT that this server listens on
     "cause": str,  # why keys of the issuer, TLS files, an engine or the disk cannot be used
+    "code": str,  # of an error, from the closed list of codes
     "generation": int,  # of this server's share
     "kind": str,  # class of an error
-    "objects": int,  # of versions that are served no more
+    "objects": int,  # of versions that are served no more, or that came from peers
     "part": str,  # library that a warning is of
     "place": str,  # module and line of this program
     "reason": str,  # the operating system's words for an error number
@@ -44,6 +45,9 @@ FIELDS: Final[Mapping[str, type]] = {
 EVENTS: Final[Mapping[str, tuple[int, str]]] = {
     "activated": (logging.INFO, "version {version} is active"),
     "admin-listening": (logging.INFO, "health and metrics are on http://{address}"),
+    "catching-up": (logging.INFO, "fetches version {version} from its peers"),
+    "catching-up-failed": (logging.WARNING, "cannot catch up with its peers now ({code})"),
+    "caught-up": (logging.INFO, "version {version} is active: {objects} objects came from peers"),
     "certificate-dates": (logging.WARNING, "{cause}"),
     "certificate-kept": (logging.WARNING, "the old certificate stays: {cause}"),
     "certificate-renewed": (logging.INFO, "a new certificate is presented from now on"),

@@ -8,19 +8,17 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
 
-from mksearch.crypto.certificate import FINGERPRINT_BYTES, Certificate
+from mksearch.crypto.certificate import Certificate
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import RandomSource
 from mksearch.errors import (
     FormatError,
-    ParameterError,
     ServerRefused,
     ServerUnreachable,
     TlsRefused,
@@ -28,7 +26,7 @@ from mksearch.errors import (
 from mksearch.wire.v1 import search_pb2, search_pb2_grpc
 from mksearch.wire.v1.error_pb2 import ErrorDetail
 from mksearch_server.certificates import TlsConfig, TlsFiles
-from mksearch_server.config import LOOPBACK
+from mksearch_server.peer_address import PeerAddress
 from mksearch_server.status import DETAIL_KEY
 
 __all__ = ["Peer", "PeerAddress", "open_channel"]
@@ -42,57 +40,6 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerAddress:
-    """Where another server is, and the TLS key that it is known by.
-
-    Attributes:
-        address: HOST:PORT.
-        fingerprint: of its TLS key, 32 bytes; None for one on this machine without TLS.
-    """
-
-    address: str
-    fingerprint: bytes | None = None
-
-    @classmethod
-    def parse(cls, text: str, known: Mapping[str, bytes]) -> PeerAddress:
-        """Read HOST:PORT or HOST:PORT=FINGERPRINT.
-
-        Args:
-            text: as the operator wrote it.
-            known: fingerprints of the collection's card by HOST:PORT.
-
-        Raises:
-            ParameterError: it is neither, or a host elsewhere without a fingerprint.
-        """
-        address, sign, printed = text.partition("=")
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ParameterError(
-                f"{text!r} is not HOST:PORT or HOST:PORT=FINGERPRINT",
-                cure="write for example --from search.example.org:7101=9f86d0..",
-            )
-        if not sign:
-            fingerprint = known.get(address)
-            if fingerprint is None and host not in LOOPBACK:
-                raise ParameterError(
-                    f"no TLS key is pinned for {address}, and it is not on this machine",
-                    cure="name the collection's card (--card), or add =FINGERPRINT, which "
-                    "mksearch-server status prints there as tls_key",
-                )
-            return cls(address, fingerprint)
-        try:
-            fingerprint = bytes.fromhex(printed)
-        except ValueError:
-            fingerprint = b""
-        if len(fingerprint) != FINGERPRINT_BYTES:
-            raise ParameterError(
-                f"{printed!r} is no fingerprint of a TLS key (64 hexadecimal digits)",
-                cure="mksearch-server status prints it there as tls_key",
-            )
-        return cls(address, fingerprint)
 
 
 def open_channel(at: PeerAddress, own: TlsConfig | None, timeout_s: float) -> grpc.Channel:
@@ -178,9 +125,11 @@ class Peer:
         self._timeout_s = timeout_s
         self._at, self._own = at, own
         self._channel: grpc.Channel | None = None
+        self._is_closed = False
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection, and what is asked through it; from any thread."""
+        self._is_closed = True
         if self._channel is not None:
             self._channel.close()
 
@@ -202,6 +151,16 @@ class Peer:
         if answer is None:
             raise FormatError(f"{self.address} ended a call without an answer")
         return bytes(answer.manifest)
+
+    def renewal(self) -> bytes:
+        """Return the renewal that the server holds, b"" without one; it proves itself.
+
+        Raises:
+            ServerUnreachable, ServerRefused: it does not answer.
+        """
+        request = search_pb2.GetRenewalRequest()
+        answer = self._call(lambda: self._stub.GetRenewal(request, timeout=self._timeout_s))
+        return b"" if answer is None else bytes(answer.renewal)
 
     def pieces(self, name: bytes, size: int) -> Iterator[bytes]:
         """Yield the bytes of an object of ``size`` bytes, not proved yet.
@@ -236,7 +195,14 @@ class Peer:
 
     def _call(self, work: Callable[[], _T]) -> _T:
         try:
+            if self._is_closed:
+                raise ServerUnreachable(f"{self.address} is not asked any more")
             return work()
+        except ValueError:
+            if not self._is_closed:
+                raise
+            # What gRPC says of a channel that was closed meanwhile.
+            raise ServerUnreachable(f"{self.address} is not asked any more") from None
         except grpc.RpcError as error:
             if error.code() in _UNREACHABLE:
                 raise ServerUnreachable(

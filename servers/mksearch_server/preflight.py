@@ -15,7 +15,7 @@ from mksearch_server.gpu import Gpu
 from mksearch_server.identity import SERVER_KEY_NAME, ServerIdentity
 from mksearch_server.store import ObjectStore
 
-__all__ = ["require_clock", "require_gpu", "require_own_store", "require_private"]
+__all__ = ["require_clock", "require_gpu", "require_own_store", "require_private", "require_secret"]
 
 #: Environment: 1 where a server must not start without a GPU.
 GPU_WISH: Final = "MKSEARCH_REQUIRE_GPU"
@@ -34,12 +34,17 @@ def require_private(config: ServerConfig) -> None:
     Raises:
         StorageError: a key can be read or written by others, or not by this user.
     """
-    _require_private(config.folder / SERVER_KEY_NAME)
+    require_secret(config.folder / SERVER_KEY_NAME)
     if config.tls is not None:
-        _require_private(config.tls.key)
+        require_secret(config.tls.key)
 
 
-def _require_private(path: Path) -> None:
+def require_secret(path: Path) -> None:
+    """Require that nobody else on the machine can read or change a file.
+
+    Raises:
+        StorageError: somebody can, or this user cannot read it.
+    """
     try:
         found = path.stat()
         readable = os.access(path, os.R_OK)

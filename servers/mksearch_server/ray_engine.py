@@ -16,7 +16,7 @@ from mksearch.scoring.shapes import require_shapes
 from mksearch_server.ray_cluster import RayCluster
 from mksearch_server.ray_config import RAY, RayConfig
 from mksearch_server.ray_routing import Part, Router, ShardHealth, cut_rows
-from mksearch_server.store import SEGMENTS
+from mksearch_server.rooms import SEGMENTS
 
 __all__ = ["RayEngine", "open_ray"]
 

@@ -9,26 +9,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mksearch.crypto.randomness import SystemRandom
-from mksearch.errors import (
-    MksearchError,
-    NotEnoughAnswers,
-    ParameterError,
-    ServerRefused,
-    ServerUnreachable,
-    StorageError,
-    VerificationError,
-)
+from mksearch.errors import NotEnoughAnswers, ParameterError, StorageError, VerificationError
 from mksearch.index.manifest import SignedManifest
 from mksearch.scoring.engine import make_engine
 from mksearch_server.challenges import Challenges
 from mksearch_server.config import ServerConfig, load_config
+from mksearch_server.copying import Copying, Progress, newest_shown
+from mksearch_server.database import DATABASE, SIZE_NAME
 from mksearch_server.files import sync_folder
 from mksearch_server.identity import (
     CLAIM_STATE,
@@ -37,17 +31,18 @@ from mksearch_server.identity import (
     read_claim,
     write_claim,
 )
-from mksearch_server.peer import Peer, PeerAddress
+from mksearch_server.peer import Peer
+from mksearch_server.peer_address import PeerAddress
+from mksearch_server.rooms import Room
 from mksearch_server.running import StoreLock
 from mksearch_server.scrub import SMALL, Findings, copy_good, scrub
 from mksearch_server.search_server import ACTIVE_STATE, HIGHEST_STATE, SearchServer
 from mksearch_server.shares import SHARE_STATE, ShareKeeper
-from mksearch_server.store import OBJECTS, SIZE_NAME, ObjectStore
+from mksearch_server.storage import open_room
+from mksearch_server.store import ObjectStore
 
 __all__ = ["RepairReport", "read_card", "repair"]
 
-#: Told what is being done and its share, 0..1.
-Progress = Callable[[str, float], None]
 _REBUILT = "rebuilt"
 _ASIDE = "objects.damaged"
 
@@ -156,16 +151,17 @@ def repair(
             peers.append(Peer(at, SystemRandom(), own=config.tls))
             stack.callback(peers[-1].close)
         stack.callback(StoreLock(config.data).close)
+        room = open_room(config)
         _finish_exchange(config.data)
         progress("proving what is here", 0.0)
-        findings = scrub(config.data, named)
+        findings = scrub(config.data, named, config_path)
         claim = _claim(named, findings)
         known = _known(findings, claim)
         wanted = _newest(peers, claim, known, is_whole=not findings.damages)
         # From here on the store changes.
         if findings.damages:
-            _set_aside(config.data, findings, known)
-        store = ObjectStore(config.data, config.max_store_bytes)
+            _set_aside(config.data, findings, known, room)
+        store = ObjectStore(config.data, config.max_store_bytes, room=room)
         stack.callback(store.close)
         if store.read_state(CLAIM_STATE) != claim.encode():
             store.write_state(CLAIM_STATE, claim.encode())
@@ -173,15 +169,15 @@ def repair(
         _drop_unreadable_share(config, store)
         engine = make_engine("numpy")
         server = SearchServer(config.id, store, claim.owner_key, engine, claim.collection)
-        fetching = _Fetching(server, peers, wanted, progress)
-        fetching.run()
+        copying = Copying(server, peers, wanted, progress=progress)
+        copying.run()
         access = wanted.manifest.access
         is_shared = access is not None and bool(access.verification)
         return RepairReport(
             server.version,
             len(findings.damages),
-            fetching.n_fetched,
-            fetching.n_bytes,
+            copying.n_fetched,
+            copying.n_bytes,
             lacks_share=is_shared and store.read_state(SHARE_STATE) is None,
         )
 
@@ -221,18 +217,7 @@ def _newest(
     peers: Sequence[Peer], claim: Claim, known: SignedManifest | None, *, is_whole: bool
 ) -> SignedManifest:
     """Return the highest version that a peer shows, or the known one of a store that is whole."""
-    newest: SignedManifest | None = None
-    reasons = []
-    for peer in peers:
-        try:
-            shown = SignedManifest.decode(peer.manifest(), claim.owner_key, claim.collection)
-        except MksearchError as error:
-            reasons.append(f"{peer.address}: {error.message}")
-            continue
-        if newest is None or shown.manifest.version > newest.manifest.version:
-            newest = shown
-        elif shown.manifest.version == newest.manifest.version:
-            shown.require_not_older(newest)
+    newest, reasons = newest_shown(peers, claim)
     if newest is None:
         raise NotEnoughAnswers(
             f"no server showed a version: {'; '.join(reasons)}",
@@ -247,20 +232,24 @@ def _newest(
     return newest
 
 
-def _set_aside(data: Path, findings: Findings, known: SignedManifest | None) -> None:
+def _set_aside(
+    data: Path, findings: Findings, known: SignedManifest | None, room: Room | None
+) -> None:
     """Keep what is good; remember the version and serve none until it is whole."""
     is_broken = any(
         damage.kind == SMALL or (damage.kind != "segment" and not damage.is_missing)
         for damage in findings.damages
     )
-    if is_broken and (data / OBJECTS).exists():
+    if is_broken and (data / DATABASE).exists():
         _rebuild_small(data, known)
-    store = ObjectStore(data)
+    store = ObjectStore(data, room=room)
     try:
         store.write_states(_states(known))
         for damage in findings.damages:
             if damage.kind == "segment":
                 store.drop_segment(damage.name)
+            elif damage.kind == "object":
+                store.erase([bytes.fromhex(damage.name)])
     finally:
         store.close()
 
@@ -278,7 +267,7 @@ def _rebuild_small(data: Path, known: SignedManifest | None) -> None:
     finally:
         store.close()
     (data / SIZE_NAME).unlink(missing_ok=True)
-    os.rename(data / OBJECTS, data / _ASIDE)
+    os.rename(data / DATABASE, data / _ASIDE)
     sync_folder(data)
     _finish_exchange(data)
 
@@ -286,8 +275,8 @@ def _rebuild_small(data: Path, known: SignedManifest | None) -> None:
 def _finish_exchange(data: Path) -> None:
     """Bring an exchange of the small objects to its end, after an interruption as well."""
     try:
-        if (data / _ASIDE).exists() and not (data / OBJECTS).exists():
-            os.rename(data / _REBUILT / OBJECTS, data / OBJECTS)
+        if (data / _ASIDE).exists() and not (data / DATABASE).exists():
+            os.rename(data / _REBUILT / DATABASE, data / DATABASE)
             sync_folder(data)
         for left in (data / _REBUILT, data / _ASIDE):
             if left.exists():
@@ -297,53 +286,3 @@ def _finish_exchange(data: Path) -> None:
             f"the store in {data} cannot be repaired ({error.strerror})",
             cure="make room or check the permissions of the server's folder",
         ) from None
-
-
-class _Fetching:
-    """Fetches what a store lacks of a version, and has it served."""
-
-    def __init__(
-        self,
-        server: SearchServer,
-        peers: Sequence[Peer],
-        wanted: SignedManifest,
-        progress: Progress,
-    ) -> None:
-        self._server = server
-        self._peers = peers
-        self._wanted = wanted
-        self._progress = progress
-        self.n_fetched = 0
-        self.n_bytes = 0
-
-    def run(self) -> None:
-        """Fetch everything and activate the version."""
-        manifest_hash = self._server.propose(self._wanted.encode())
-        # The first pass brings the blob lists, and with them the names of the blobs.
-        for _ in range(2):
-            missing = self._server.missing(manifest_hash)
-            for number, name in enumerate(missing):
-                self._progress("fetching", number / len(missing))
-                self._fetch(manifest_hash, name)
-            self._server.commit()
-        self._server.activate(manifest_hash)
-
-    def _fetch(self, manifest_hash: bytes, name: bytes) -> None:
-        """Store one object from the first peer that sends the right bytes."""
-        size = self._server.size(manifest_hash, name)
-        reasons = []
-        for peer in self._peers:
-            try:
-                self._server.put(manifest_hash, name, peer.pieces(name, size))
-            except (ServerUnreachable, ServerRefused, VerificationError) as error:
-                reasons.append(f"{peer.address}: {error.message}")
-                continue
-            self.n_fetched += 1
-            self.n_bytes += size
-            return
-        raise NotEnoughAnswers(
-            f"no server sent the object {name.hex()[:16]}: {'; '.join(reasons)}",
-            have=0,
-            need=1,
-            cure="name further servers with --from and run it again; what came stays",
-        )

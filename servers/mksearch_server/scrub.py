@@ -22,9 +22,12 @@ from mksearch.errors import FormatError, StorageError, VerificationError
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import SignedManifest
 from mksearch.index.segment import SegmentReader
+from mksearch_server.config import load_config
 from mksearch_server.identity import CLAIM_STATE, Claim
+from mksearch_server.rooms import SEGMENTS, ObjectFolder, Room
 from mksearch_server.search_server import ACTIVE_STATE, HIGHEST_STATE
-from mksearch_server.store import REPAIR_CURE, SEGMENTS, ObjectStore
+from mksearch_server.storage import open_room
+from mksearch_server.store import REPAIR_CURE, ObjectStore
 
 __all__ = ["SMALL", "Damage", "Findings", "copy_good", "prove_store", "scrub"]
 
@@ -91,9 +94,8 @@ class Findings:
         raise kind(message, cure=REPAIR_CURE)
 
 
-def _prove_segment(path: Path) -> Damage | None:
-    """Return what is wrong with a file that should hold the segment of its name."""
-    name = path.name
+def _prove_segment(name: str, path: Path) -> Damage | None:
+    """Return what is wrong with a file that should hold the segment ``name``."""
     what = f"segment {name[:16]}"
     try:
         if not path.stat().st_size:
@@ -112,8 +114,9 @@ def _prove_segment(path: Path) -> Damage | None:
 class _Scrub:
     """Proves one store, and tells each finding at once."""
 
-    def __init__(self, data: Path, claim: Claim | None, report: Report) -> None:
+    def __init__(self, data: Path, claim: Claim | None, report: Report, room: Room | None) -> None:
         self._data = data
+        self._room = room
         self._claim = claim
         self._report = report
         self._good: set[bytes] = set()
@@ -127,13 +130,12 @@ class _Scrub:
 
     def run(self) -> None:
         """Prove everything: what is stored by its name, what is served by the signed manifest."""
-        for path in sorted((self._data / SEGMENTS).glob("*")):
-            if path.name.startswith("."):
-                continue
-            self._prove_segment(path)
-        self._report({"reading": SMALL})
+        segments = ObjectFolder(self._data / SEGMENTS).files
         try:
-            store = ObjectStore(self._data, read_only=True)
+            for name, path in segments() if self._room is None else self._room.segments():
+                self._prove_segment(name, path)
+            self._report({"reading": SMALL})
+            store = ObjectStore(self._data, read_only=True, room=self._room)
         except StorageError as error:
             self._found(Damage(SMALL, "", error.message, is_missing=True))
             return
@@ -147,11 +149,11 @@ class _Scrub:
         finally:
             store.close()
 
-    def _prove_segment(self, path: Path) -> None:
-        self._report({"reading": f"segment {path.name}"})
-        damage = _prove_segment(path)
+    def _prove_segment(self, name: str, path: Path) -> None:
+        self._report({"reading": f"segment {name}"})
+        damage = _prove_segment(name, path)
         if damage is None:
-            self._good.add(bytes.fromhex(path.name))
+            self._good.add(bytes.fromhex(name))
         else:
             self._found(damage)
         self.findings.n_objects += 1
@@ -206,10 +208,10 @@ class _Scrub:
     def _prove_served(self, store: ObjectStore, signed: SignedManifest) -> None:
         """Find what the manifest lists and is not there: as a server finds it, by its name."""
         for segment in signed.manifest.segments():
-            path = store.path(segment.id)
-            if segment.id not in self._good and path.name not in self._named and path.exists():
+            shown = segment.id.hex()
+            if segment.id not in self._good and shown not in self._named and store.has(segment.id):
                 # It came, and was activated, while the others were read.
-                self._prove_segment(path)
+                self._prove_segment(shown, store.path(segment.id))
             self._require(store, "segment", segment.id)
         listed = [reference.id for reference in signed.manifest.objects()]
         for group in signed.manifest.groups:
@@ -227,7 +229,10 @@ class _Scrub:
 
 
 def prove_store(
-    data: Path, claim: Claim | None = None, report: Report = lambda _line: None
+    data: Path,
+    claim: Claim | None = None,
+    report: Report = lambda _line: None,
+    room: Room | None = None,
 ) -> Findings:
     """Read and prove every object of the store in ``data``, in this process.
 
@@ -235,23 +240,26 @@ def prove_store(
         data: folder of the store; a server may be using it.
         claim: the server's, None to take what the store has.
         report: told each finding, and what is read next.
+        room: where its objects are; None for ``data``.
     """
-    work = _Scrub(data, claim, report)
+    work = _Scrub(data, claim, report, room)
     work.run()
     return work.findings
 
 
-def scrub(data: Path, claim: Claim | None = None) -> Findings:
+def scrub(data: Path, claim: Claim | None = None, config_path: Path | None = None) -> Findings:
     """Read and prove every object of the store in ``data``, in a process of its own.
 
     Args:
         data: folder of the store; a server may be using it.
         claim: the server's, None to take what the store has.
+        config_path: server.toml, which says where the objects are; None for ``data``.
 
     Raises:
         StorageError: the other process could not be run.
     """
-    done = _run(["prove", str(data), *(() if claim is None else (claim.encode().hex(),))])
+    shown = "" if claim is None else claim.encode().hex()
+    done = _run(["prove", str(data), shown, "" if config_path is None else str(config_path)])
     findings = Findings()
     reading = ""
     for line in done.stdout.splitlines():
@@ -351,8 +359,9 @@ def _main(words: list[str]) -> int:
     def say(line: Mapping[str, Any]) -> None:
         print(json.dumps(line), flush=True)
 
-    claim = Claim.decode(bytes.fromhex(words[2])) if len(words) > 2 else None
-    findings = prove_store(data, claim, say)
+    claim = Claim.decode(bytes.fromhex(words[2])) if words[2] else None
+    room = open_room(load_config(Path(words[3])), read_only=True) if words[3] else None
+    findings = prove_store(data, claim, say, room)
     say({"done": [findings.n_objects, findings.version]})
     return 0
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,24 @@ from mksearch.errors import (
     VerificationError,
 )
 from mksearch.index.blob_list import BlobList
+from mksearch.index.geometry import LevelGeometry
 from mksearch.index.manifest import Manifest, SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import SegmentReader
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
-from mksearch.params import MAX_RECORDS, VECTOR_CLASSES
-from mksearch.scoring.engine import Engine, keep_only, score_level
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
+from mksearch.params import BLOCKS_MAX, FETCH_CLASSES, MAX_RECORDS, VECTOR_CLASSES
+from mksearch.scoring.cuda import LevelKey
+from mksearch.scoring.engine import Engine, keep_only, score_blocks, score_level, score_levels
+from mksearch.scoring.selecting import select_groups
+from mksearch_server.listing import Listing
+from mksearch_server.proving import require_object
 from mksearch_server.store import REPAIR_CURE, ObjectStore, ObjectWriter
 from mksearch_server.warming import warm
 
@@ -38,6 +51,7 @@ __all__ = [
     "ACTIVE_STATE",
     "GRACE_S",
     "HIGHEST_STATE",
+    "SLOTS_PER_PIECE",
     "PublicationUnderWay",
     "SearchServer",
     "Upload",
@@ -53,7 +67,7 @@ _OBSOLETE = "obsolete"
 _NAME_BYTES = 32
 _READ_BYTES = 1 << 24
 #: Record slots that are copied together, at most about 300 kB.
-_SLOTS_PER_PIECE = 128
+SLOTS_PER_PIECE = 128
 #: Seconds that searches of the version before may end in, once another is active.
 GRACE_S = 60.0
 #: A publication that nobody continued for this long gives way to another.
@@ -72,16 +86,21 @@ class PublicationUnderWay(StorageError):
 class _Proposal:
     """A signed version on its way in, and everything that it consists of."""
 
-    def __init__(self, signed: SignedManifest, store: ObjectStore, *, is_draft: bool) -> None:
+    def __init__(
+        self,
+        signed: SignedManifest,
+        store: ObjectStore,
+        *,
+        is_draft: bool,
+        held: Listing | None = None,
+    ) -> None:
         self.signed = signed
         self.is_draft = is_draft
-        manifest = signed.manifest
         self._store = store
-        self.segments = {segment.id for segment in manifest.segments()}
-        self._blob_lists = {group.blobs.id for group in manifest.groups}
-        self.listed = {segment.id: segment.size for segment in manifest.segments()}
-        self.listed |= {reference.id: reference.size for reference in manifest.objects()}
-        for name in self._blob_lists:
+        #: What is surely here: of the version that is served.
+        self._held = held
+        self.listing = Listing(signed.manifest)
+        for name in self.listing.list_names:
             self.stored(name)
         self.touch()
 
@@ -95,8 +114,14 @@ class _Proposal:
 
     def stored(self, name: bytes) -> None:
         """Learn the blobs that belong to the version once their list is here."""
-        if name in self._blob_lists and self._store.has(name):
-            self.listed |= dict(BlobList.decode(self._store.read_whole(name)).blobs)
+        if name in self.listing.list_names and self._store.has(name):
+            self.listing.add_list(name, BlobList.decode(self._store.read_whole(name)))
+
+    def missing(self) -> list[bytes]:
+        """Return the names of what is not here."""
+        named = self.listing.named
+        blobs = [name for name in self.listing.beyond(self._held) if name not in named]
+        return self._store.lacking([*named, *blobs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +177,7 @@ class Upload:
         self._writer.close()
 
     def _verify(self, data: NDArray[np.uint8]) -> None:
-        if self._name in self._proposal.segments:
-            segment = SegmentReader(data)
-            segment.verify()
-            found = segment.id
-        else:
-            found = sha256(data.data)
-        if found != self._name:
-            raise FormatError(f"bytes came that are not object {self._name.hex()[:16]}")
+        require_object(self._name, data, is_segment=self._name in self._proposal.listing.segments)
 
 
 class SearchServer:
@@ -201,6 +219,8 @@ class SearchServer:
         self._engine = engine
         self._collection = collection
         self._proposed: _Proposal | None = None
+        #: What the active version lists, once all of it was seen to be here.
+        self._held: Listing | None = None
         self._active: SignedManifest | None = None
         self._grace_s = grace_s
         self._segments: Mapping[bytes, SegmentReader] = {}
@@ -222,6 +242,7 @@ class SearchServer:
             self._segments = self._open_segments(active)
             self._active = active
             self._renewal = self._load_renewal(active)
+            store.hold(set(self._segments))
 
     # --- the owner's side
 
@@ -253,7 +274,7 @@ class SearchServer:
                 f"version {running.signed.manifest.version} is being published by another process",
                 cure=f"wait until it ends, or {LEASE_S} s after it stopped, and publish again",
             )
-        self._proposed = _Proposal(signed, self._store, is_draft=is_draft)
+        self._proposed = _Proposal(signed, self._store, is_draft=is_draft, held=self._held)
         return signed.hash
 
     def _read_proposal(self, data: bytes, collection: bytes | None) -> tuple[SignedManifest, bool]:
@@ -271,6 +292,14 @@ class SearchServer:
             if seen is not None:
                 signed.require_not_older(seen)
 
+    @property
+    def awaited(self) -> SignedManifest | None:
+        """A version above the active one that its owner signed and somebody announced, or None."""
+        proposal = self._proposed
+        if proposal is None or proposal.is_draft:
+            return None
+        return proposal.signed if proposal.signed.manifest.version > self.version else None
+
     def missing(self, manifest_hash: bytes) -> list[bytes]:
         """Return the names of what a proposed manifest lists and this server does not hold.
 
@@ -279,7 +308,7 @@ class SearchServer:
         Raises:
             StorageError: no such proposal.
         """
-        return self._store.lacking(self._proposal(manifest_hash).listed)
+        return self._proposal(manifest_hash).missing()
 
     def size(self, manifest_hash: bytes, name: bytes) -> int:
         """Return the size in bytes of an object that a proposed manifest lists.
@@ -287,7 +316,7 @@ class SearchServer:
         Raises:
             StorageError: no such proposal, or not listed.
         """
-        size = self._proposal(manifest_hash).listed.get(name)
+        size = self._proposal(manifest_hash).listing.size(name)
         if size is None:
             raise StorageError(f"object {name.hex()[:16]} is in no manifest that the owner signed")
         return size
@@ -325,7 +354,7 @@ class SearchServer:
         if self._store.has(name):
             # Anybody may announce the active version again, and must not fill the disk with it.
             raise StorageError(f"object {name.hex()[:16]} is stored here already")
-        is_segment = name in proposal.segments
+        is_segment = name in proposal.listing.segments
         return Upload(proposal, name, self._store.begin(name, size, is_segment=is_segment))
 
     def put_whole(self, manifest_hash: bytes, objects: Iterable[bytes]) -> None:
@@ -341,7 +370,7 @@ class SearchServer:
         proposal = self._proposal(manifest_hash)
         whole = {sha256(data): data for data in objects}
         for name, data in whole.items():
-            if proposal.listed.get(name) != len(data):
+            if proposal.listing.size(name) != len(data):
                 raise StorageError(
                     f"object {name.hex()[:16]} is in no manifest that the owner signed"
                 )
@@ -384,13 +413,15 @@ class SearchServer:
             )
         segments = self._open_segments(signed)
         # First: what is noted and still listed is never erased, what is not noted never either.
-        self._note_obsolete(self._listed(self._active) - proposal.listed.keys())
+        before = self._listing
+        self._note_obsolete(set() if before is None else set(before.beyond(proposal.listing)))
         self._store.write_states(
             {ACTIVE_STATE: signed.encode(), HIGHEST_STATE: None, _RENEWAL: None}
         )
         self._keep_previous(signed)
         self._segments, self._active, self._renewal = segments, signed, None
         self._proposed = self._highest = None
+        self._held = proposal.listing
         self._let_go()
         return signed.manifest.version
 
@@ -442,6 +473,10 @@ class SearchServer:
         segments = set(self._segments)
         if previous is not None:
             segments |= set(previous.segments)
+        self._keep_only(segments)
+
+    def _keep_only(self, segments: set[bytes]) -> None:
+        self._store.hold(segments)
         with _SCORING:
             keep_only(self._engine, segments)
 
@@ -449,14 +484,14 @@ class SearchServer:
         """Have the engine let go of the version before, once it is served no longer."""
         if self._is_previous_kept and time.monotonic() >= self._previous_until:
             self._is_previous_kept = False
-            with _SCORING:
-                keep_only(self._engine, set(self._segments))
+            self._keep_only(set(self._segments))
 
-    def _listed(self, signed: SignedManifest | None) -> set[bytes]:
-        """Return the names of everything that a version consists of."""
-        return (
-            set() if signed is None else set(_Proposal(signed, self._store, is_draft=False).listed)
-        )
+    @property
+    def _listing(self) -> Listing | None:
+        """Everything that the active version consists of, None before the first."""
+        if self._held is None and self._active is not None:
+            return _Proposal(self._active, self._store, is_draft=False).listing
+        return self._held
 
     def _note_obsolete(self, names: set[bytes]) -> None:
         if not names <= self._obsolete:
@@ -482,11 +517,12 @@ class SearchServer:
         if not self.may_sweep:
             return 0
         self._previous = None
-        kept = self._listed(self._active)
+        self._store.hold(set(self._segments))
+        active = self._listing
+        erased = self._obsolete if active is None else active.drop_from(self._obsolete)
         if self._proposed is not None:
             # A document may come back, and its publisher counts on what was here.
-            kept |= self._proposed.listed.keys()
-        erased = self._obsolete - kept
+            erased = self._proposed.listing.drop_from(erased)
         self._store.erase(erased)
         self._write_obsolete(set())
         return len(erased)
@@ -531,6 +567,24 @@ class SearchServer:
             raise ParameterError(f"level {level} is not in 0..{len(levels) - 1}")
         return levels[level].width
 
+    def require_blocks(
+        self, version: int, segment: bytes, level: int, blocks: Sequence[int]
+    ) -> None:
+        """Refuse blocks that a level does not have, or that do not ascend; none name the level.
+
+        Raises:
+            ParameterError: one of them, another version, an unknown segment or level.
+        """
+        self.width(version, segment, level)
+        layout = self._served_segment(version, segment).header.layout
+        n_blocks = layout.level_shapes[level][0] // layout.block.height
+        if len(blocks) > BLOCKS_MAX or any(a >= b for a, b in pairwise(blocks)):
+            raise ParameterError(
+                f"{len(blocks)} named blocks do not ascend, or are more than {BLOCKS_MAX}"
+            )
+        if blocks and not 0 <= blocks[0] <= blocks[-1] < n_blocks:
+            raise ParameterError(f"a named block is not in 0..{n_blocks - 1}")
+
     def search_key(self, version: int, segment: bytes) -> bytes:
         """Return the search key of the group that a segment is of; b"" where it has none.
 
@@ -561,21 +615,66 @@ class SearchServer:
         return until_s if self._renewal is None else max(until_s, self._renewal.expires_at)
 
     def score(self, request: ScoreRequest) -> ScoreAnswer:
-        """Multiply every row of a level with a query share (docs/protocol.md, step 8.3).
+        """Multiply the rows of a level, or of named blocks, with a query share (step 8.3).
 
         Raises:
-            ParameterError: another version, an unknown segment or level, or shares out of shape.
+            ParameterError: another version, an unknown segment, level or block, or shares out of
+                shape.
         """
         return self.score_together([request])[0]
 
     def score_together(self, requests: Sequence[ScoreRequest]) -> list[ScoreAnswer]:
-        """Score requests for one version, segment and level in one pass over the cells.
+        """Score requests for one version, segment, level and blocks in one pass over the cells.
 
         Raises:
-            ParameterError: another version, an unknown segment or level, or shares out of shape.
+            ParameterError: another version, an unknown segment, level or block, or shares out of
+                shape.
         """
+        key, cells, geometry, vectors = self._pass_of(requests)
         first = requests[0]
-        self.width(first.version, first.segment, first.level)
+        self._let_go_of_previous()
+        with _SCORING:
+            if first.blocks:
+                layout = self._served_segment(first.version, first.segment).header.layout
+                height = layout.block.height
+                sums = score_blocks(self._engine, cells, geometry, vectors, height, first.blocks)
+            else:
+                sums = score_level(self._engine, key, cells, geometry, vectors)
+        return _dealt(requests, sums)
+
+    def score_places(self, places: Sequence[Sequence[ScoreRequest]]) -> list[list[ScoreAnswer]]:
+        """Score requests for several segments, those for whole levels of one width in one pass.
+
+        Args:
+            places: for each its requests, as for ``score_together``.
+
+        Raises:
+            ParameterError: see ``score_together``.
+        """
+        if len(places) == 1 or any(requests[0].blocks for requests in places):
+            return [self.score_together(requests) for requests in places]
+        passes = [self._pass_of(requests) for requests in places]
+        together: dict[LevelGeometry, list[int]] = {}
+        for number, (_, _, geometry, _) in enumerate(passes):
+            together.setdefault(geometry, []).append(number)
+        self._let_go_of_previous()
+        answers: list[list[ScoreAnswer]] = [[] for _ in places]
+        for geometry, numbers in together.items():
+            levels = [(key, cells, own) for key, cells, _, own in (passes[n] for n in numbers)]
+            with _SCORING:
+                found = score_levels(self._engine, levels, geometry)
+            for number, sums in zip(numbers, found, strict=True):
+                answers[number] = _dealt(places[number], sums)
+        return answers
+
+    def _pass_of(
+        self, requests: Sequence[ScoreRequest]
+    ) -> tuple[LevelKey, NDArray[np.uint16], LevelGeometry, NDArray[np.uint16]]:
+        """Prove requests for one place; return its key, cells and panels, and all their shares."""
+        first = requests[0]
+        self.require_blocks(first.version, first.segment, first.level, first.blocks)
+        if any(request.blocks != first.blocks for request in requests):
+            raise ParameterError("requests for different blocks do not share a pass")
         segment = self._served_segment(first.version, first.segment)
         for request in requests:
             if len(request.shares) not in VECTOR_CLASSES:
@@ -584,18 +683,8 @@ class SearchServer:
         if len({array.shape[1:] for array in shares}) != 1:
             raise ParameterError("query shares have different numbers of columns")
         geometry = segment.header.layout.levels[first.level]
-        self._let_go_of_previous()
         key = first.segment, first.level
-        with _SCORING:
-            sums = score_level(
-                self._engine, key, segment.level(first.level), geometry, np.concatenate(shares)
-            )
-        answers = []
-        at = 0
-        for request in requests:
-            answers.append(ScoreAnswer(request.query_id, sums[at : at + len(request.shares)]))
-            at += len(request.shares)
-        return answers
+        return key, segment.level(first.level), geometry, np.concatenate(shares)
 
     def records(self, request: RecordRequest) -> RecordAnswer:
         """Return record slots by number.
@@ -613,11 +702,37 @@ class SearchServer:
         """
         slots = self._slots_for(request)
         wanted = request.slots
-        starts = range(0, max(1, len(wanted)), _SLOTS_PER_PIECE)
+        starts = range(0, max(1, len(wanted)), SLOTS_PER_PIECE)
         return (
-            RecordAnswer(np.array(slots[wanted[start : start + _SLOTS_PER_PIECE]]))
+            RecordAnswer(np.array(slots[wanted[start : start + SLOTS_PER_PIECE]]))
             for start in starts
         )
+
+    def n_groups(self, version: int, segment: bytes) -> int:
+        """Return the groups of record slots of a segment, which a selector chooses from.
+
+        Raises:
+            ParameterError: another version, or an unknown segment.
+        """
+        layout = self._served_segment(version, segment).header.layout
+        return layout.slot.groups(layout.n_slots)[0]
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        """Multiply selectors with the groups of record slots (docs/protocol.md, step 8.1.4).
+
+        Raises:
+            ParameterError: another version, an unknown segment, or selectors out of shape.
+        """
+        segment = self._served_segment(request.version, request.segment)
+        layout = segment.header.layout
+        if len(request.selectors) not in FETCH_CLASSES:
+            raise ParameterError(
+                f"{len(request.selectors)} fetches came (need one of {FETCH_CLASSES})"
+            )
+        _, group_slots = layout.slot.groups(layout.n_slots)
+        with _SCORING:
+            elements = select_groups(self._engine, segment.slots(), request.selectors, group_slots)
+        return SelectAnswer(request.query_id, elements)
 
     def _slots_for(self, request: RecordRequest) -> NDArray[np.uint16]:
         """Return all record slots of the segment, after proving the request."""
@@ -690,3 +805,12 @@ class SearchServer:
 
     def _served_segment(self, version: int, name: bytes) -> SegmentReader:
         return self._segment_of(self._served(version), name)
+
+
+def _dealt(requests: Sequence[ScoreRequest], sums: NDArray[np.uint16]) -> list[ScoreAnswer]:
+    """Return to each request the sums of its vectors: uint16 (vectors of all, rows, tables)."""
+    ends = np.cumsum([len(request.shares) for request in requests])
+    parts = np.split(sums, ends[:-1])
+    return [
+        ScoreAnswer(request.query_id, part) for request, part in zip(requests, parts, strict=True)
+    ]

@@ -32,7 +32,7 @@ from mksearch_server.preflight import (
 )
 from mksearch_server.running import StoreLock
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
-from mksearch_server.store import ObjectStore
+from mksearch_server.storage import open_store
 from mksearch_server.tls import ServerTls, TlsInterceptor
 from mksearch_server.warming import load_loops
 
@@ -65,7 +65,7 @@ def open_runtime(config: ServerConfig) -> Runtime:
         EngineUnavailable: the engine that is named cannot be used here.
     """
     require_private(config)
-    store = ObjectStore(config.data, config.max_store_bytes)
+    store = open_store(config)
     try:
         identity = ServerIdentity(config.folder, store)
         require_own_store(store, identity)
@@ -127,7 +127,8 @@ async def serve(config: ServerConfig, ready: Callable[[str, str, str], None]) ->
         transport="without TLS" if tls is None else "with TLS 1.3",
         version=runtime.version,
     )
-    background = [loop.create_task(collecting()), loop.create_task(runtime.sweeping())]
+    working = (collecting(), runtime.sweeping(), runtime.following_peers())
+    background = [loop.create_task(work) for work in working]
     if admin is not None:
         background.append(loop.create_task(_beating(admin)))
         log_event("admin-listening", address=admin.address)

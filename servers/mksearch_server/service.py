@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
+from itertools import chain, islice, starmap
 from typing import Any, TypeVar
 
 import grpc
@@ -20,13 +21,21 @@ from mksearch import __version__
 from mksearch.crypto.evidence import NONCE_BYTES
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import MksearchError, ParameterError, StorageError
-from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.messages import (
+    RecordAnswer,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
+from mksearch.params import SELECTOR_BYTES_MAX
 from mksearch.scoring.engine import Engine, vectors_at_once
 from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, owner_pb2_grpc, search_pb2, search_pb2_grpc
 from mksearch_server.authority import AuthorityKeeper, TokenSource
 from mksearch_server.batching import Batcher
 from mksearch_server.calls import Calls, give_status
+from mksearch_server.catching_up import CatchingUp
 from mksearch_server.config import ServerConfig
 from mksearch_server.engines import close_engine, shard_health
 from mksearch_server.facts import Facts, facts_of
@@ -34,7 +43,7 @@ from mksearch_server.gate import QueryGate, reason_of
 from mksearch_server.identity import Claim, ServerIdentity
 from mksearch_server.log import log_event, log_fault
 from mksearch_server.metrics import Metrics
-from mksearch_server.search_server import SearchServer, Upload
+from mksearch_server.search_server import SLOTS_PER_PIECE, SearchServer, Upload
 from mksearch_server.sending import Sending
 from mksearch_server.status import BusyError
 from mksearch_server.store import ObjectStore
@@ -55,6 +64,8 @@ _READ_BYTES_MAX = 1 << 26
 #: Messages of an upload that are written together.
 _BATCH_MESSAGES = 256
 _BATCH_BYTES = 1 << 22
+#: What a client is told that found too many calls for selected records.
+_SELECT_RETRY_MS = 200
 #: Between two looks for what can be erased.
 _SWEEP_S = 5.0
 
@@ -89,9 +100,14 @@ class Runtime:
             self.metrics.pass_began,
             vectors_at_once(engine),
         )
+        self._n_selecting = 0
         self._search: SearchServer | None = None
         self._closing = threading.Event()
         self._warming = ThreadPoolExecutor(1, "warming")
+        self._peers = ThreadPoolExecutor(1, "peers")
+        self._catching_up = CatchingUp(config, self._in_turn)
+        self._is_behind = asyncio.Event()
+        self._n_receiving = 0
         if identity.claim is not None:
             identity.keep_claim()
             self._open(identity.claim)
@@ -163,6 +179,47 @@ class Runtime:
             else:
                 log_event("erased", objects=n_erased)
 
+    async def following_peers(self) -> None:
+        """Fetch versions that were missed from the peers: at once when told of one, else by and by.
+
+        While a publisher sends, it is left to it.
+        """
+        self._is_behind.set()
+        while self.config.peers:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_behind.wait(), self.config.peers_s)
+            self._is_behind.clear()
+            search, claim = self._search, self.identity.claim
+            if search is None or claim is None or self._n_receiving:
+                continue
+            try:
+                has_changed = await asyncio.get_running_loop().run_in_executor(
+                    self._peers, self._catching_up.round, search, claim
+                )
+                if has_changed:
+                    await self.on_upload(self.follow)
+                    self.warm()
+            except Exception as error:  # noqa: BLE001 - the next round may go well
+                log_fault(error)
+
+    def _in_turn(self, work: Callable[..., _T], /, *arguments: Any) -> _T:
+        """Run ``work`` on the one thread that changes the store, from another thread."""
+        return self._upload.submit(work, *arguments).result()
+
+    def announced(self) -> None:
+        """Look whether the version that was just announced is one that was missed."""
+        if self._search is not None and self._search.awaited is not None:
+            self._is_behind.set()
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Mark that a publisher sends objects."""
+        self._n_receiving += 1
+        try:
+            yield
+        finally:
+            self._n_receiving -= 1
+
     def claim(self, token: str, claim: Claim) -> None:
         """Pin the owner and open the store for it."""
         self.identity.accept_claim(token, claim)
@@ -202,23 +259,65 @@ class Runtime:
                 self.gate.forget(request)
             raise
 
-    def _score(self, requests: Sequence[ScoreRequest]) -> list[tuple[ScoreAnswer, bytes]]:
+    def _score(
+        self, places: Sequence[Sequence[ScoreRequest]]
+    ) -> list[list[tuple[ScoreAnswer, bytes]]]:
+        """Score and sign requests, those of each place together."""
         began_s = time.monotonic()
-        answers = self.search.score_together(requests)
         signer = self.identity.signer
-        signed = [
-            (answer, signer.score(request, answer))
-            for request, answer in zip(requests, answers, strict=True)
-        ]
-        n_rows = sum(answer.sums.shape[1] for answer in answers)
-        n_bytes = 2 * answers[0].sums.shape[1] * requests[0].shares.shape[1]
+        signed = []
+        n_rows = n_bytes = 0
+        for requests, answers in zip(places, self.search.score_places(places), strict=True):
+            signed.append(
+                [
+                    (answer, signer.score(request, answer))
+                    for request, answer in zip(requests, answers, strict=True)
+                ]
+            )
+            n_rows += sum(answer.sums.shape[1] for answer in answers)
+            n_bytes += 2 * answers[0].sums.shape[1] * requests[0].shares.shape[1]
         self.metrics.pass_ended(time.monotonic() - began_s, n_rows, n_bytes)
         return signed
+
+    async def select(
+        self, requests: Sequence[tuple[bytes, SelectRequest]]
+    ) -> AsyncGenerator[tuple[SelectAnswer, bytes], None]:
+        """Select record slots as a member asks in one call, and sign the answers.
+
+        Args:
+            requests: each with the search key of its group.
+
+        Raises:
+            VerificationError: no member of the group signed one, or it came before.
+            BusyError: as many calls wait as the server accepts.
+        """
+        if self._n_selecting >= self.config.max_waiting:
+            raise BusyError(
+                f"{self._n_selecting} requests for records wait already",
+                retry_after_ms=_SELECT_RETRY_MS,
+            )
+        for search_key, request in requests:
+            self.gate.enter(search_key, request)
+        self._n_selecting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            for _, request in requests:
+                yield await loop.run_in_executor(self._scoring, self._select, request)
+        finally:
+            self._n_selecting -= 1
+
+    def _select(self, request: SelectRequest) -> tuple[SelectAnswer, bytes]:
+        answer = self.search.select(request)
+        return answer, self.identity.signer.select(request, answer)
 
     def close(self) -> None:
         """End the threads and close the store."""
         self._closing.set()
-        pools = (self._scoring, self._storage, self._upload, self._tokens, self._warming)
+        self._catching_up.stop()
+        pools = (
+            *(self._peers, self._scoring, self._storage, self._upload),
+            *(self._tokens, self._warming),
+        )
         for pool in pools:
             pool.shutdown(cancel_futures=True)
         close_engine(self.engine)
@@ -253,6 +352,25 @@ def _whole(
 ) -> ScoreRequest:
     """Return a request that has come; raise FormatError if it is not whole."""
     return convert.score_request(head, gathering.elements(shape))
+
+
+def _all_of(pieces: Iterator[RecordAnswer]) -> list[RecordAnswer]:
+    return list(pieces)
+
+
+def _next_of(pieces: Iterator[RecordAnswer]) -> list[RecordAnswer]:
+    return list(islice(pieces, 1))
+
+
+def _whole_selectors(
+    search_key: bytes,
+    head: search_pb2.SelectRequestHead,
+    n_groups: int,
+    gathering: convert.Gathering,
+) -> tuple[bytes, SelectRequest]:
+    """Return a request that has come; raise FormatError if it is not whole."""
+    selectors = gathering.elements((head.n_fetches, n_groups))
+    return search_key, convert.select_request(head, selectors)
 
 
 def require_nonce(nonce: bytes) -> bytes:
@@ -306,10 +424,11 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
                 requests = await self._score_requests(messages)
             sending = self._runtime.sending
             sending.require_room()
-            for answer, signature in await self._runtime.score(requests):
-                responses = convert.score_answer_messages(answer, signature)
-                async for response in sending.send(context, 2 * answer.sums.nbytes, responses):
-                    yield response
+            answers = await self._runtime.score(requests)
+            n_bytes = 2 * sum(answer.sums.nbytes for answer, _ in answers)
+            responses = chain.from_iterable(starmap(convert.score_answer_messages, answers))
+            async for response in sending.send(context, n_bytes, convert.packed(responses)):
+                yield response
         except Exception as error:  # noqa: BLE001
             self._refuse("Score", context, error)
 
@@ -325,23 +444,81 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
         """
         found: list[tuple[bytes, ScoreRequest]] = []
         head, gathering, shape, search_key = None, None, (0, 0), b""
-        async for message in messages:
-            if head is not None and gathering is not None and message.HasField("head"):
-                found.append((search_key, _whole(head, gathering, shape)))
-                gathering = None
-            if gathering is None:
-                if len(found) == convert.REQUESTS_MAX:
-                    raise ParameterError(f"over {len(found)} score requests came at once")
-                head = convert.score_head(message.head)
-                search_key = self._runtime.search.search_key(head.version, head.segment)
-                self._runtime.gate.require_current(search_key, convert.ticket(head))
-                width = self._runtime.search.width(head.version, head.segment, head.level)
-                shape = (head.n_vectors, width)
-                gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
-            gathering.add(message.shares)
+        async for received in messages:
+            for message in convert.unpacked(received):
+                if head is not None and gathering is not None and message.HasField("head"):
+                    found.append((search_key, _whole(head, gathering, shape)))
+                    gathering = None
+                if gathering is None:
+                    if len(found) == convert.REQUESTS_MAX:
+                        raise ParameterError(f"over {len(found)} score requests came at once")
+                    head = convert.score_head(message.head)
+                    search_key = self._runtime.search.search_key(head.version, head.segment)
+                    self._runtime.gate.require_current(search_key, convert.ticket(head))
+                    place = head.version, head.segment, head.level
+                    self._runtime.search.require_blocks(*place, head.blocks)
+                    width = self._runtime.search.width(*place)
+                    shape = (head.n_vectors, width)
+                    gathering = convert.Gathering(2 * head.n_vectors * width, "a query share")
+                gathering.add(message.shares)
         if head is None or gathering is None:
             raise ParameterError("an empty score request came")
         return [*found, (search_key, _whole(head, gathering, shape))]
+
+    async def Select(  # noqa: N802
+        self, request_iterator: AsyncIterator[search_pb2.SelectRequest], context: Any
+    ) -> AsyncIterator[search_pb2.SelectResponse]:
+        """Return groups of record slots by shared selectors."""
+        try:
+            async with _reading(request_iterator) as messages:
+                requests = await self._select_requests(messages)
+            sending = self._runtime.sending
+            sending.require_room()
+            async with aclosing(self._runtime.select(requests)) as answers:
+                async for answer, signature in answers:
+                    responses = convert.select_answer_messages(answer, signature)
+                    async for response in sending.send(
+                        context, 2 * answer.elements.nbytes, responses
+                    ):
+                        yield response
+        except Exception as error:  # noqa: BLE001
+            self._refuse("Select", context, error)
+
+    async def _select_requests(
+        self, messages: AsyncIterator[search_pb2.SelectRequest]
+    ) -> list[tuple[bytes, SelectRequest]]:
+        """Return the requests of a call, whole, each with the search key that signed it.
+
+        Raises:
+            ParameterError: none, too many or too large ones, or one with a field out of range.
+            FormatError: one is not whole, or is longer than it announced.
+            VerificationError: no member signed it, or long ago.
+        """
+        found: list[tuple[bytes, SelectRequest]] = []
+        pending: tuple[bytes, search_pb2.SelectRequestHead, int, convert.Gathering] | None = None
+        n_bytes = 0
+        async for message in messages:
+            if pending is not None and message.HasField("head"):
+                found.append(_whole_selectors(*pending))
+                pending = None
+            if pending is None:
+                if len(found) == convert.REQUESTS_MAX:
+                    raise ParameterError(f"over {len(found)} select requests came at once")
+                head = convert.select_head(message.head)
+                search_key = self._runtime.search.search_key(head.version, head.segment)
+                self._runtime.gate.require_current(search_key, convert.ticket(head))
+                n_groups = self._runtime.search.n_groups(head.version, head.segment)
+                n_bytes += 2 * head.n_fetches * n_groups
+                if n_bytes > SELECTOR_BYTES_MAX:
+                    raise ParameterError(
+                        f"{n_bytes} bytes of selectors in one call (at most {SELECTOR_BYTES_MAX})"
+                    )
+                gathering = convert.Gathering(2 * head.n_fetches * n_groups, "a selector share")
+                pending = search_key, head, n_groups, gathering
+            pending[3].add(message.selectors)
+        if pending is None:
+            raise ParameterError("an empty select request came")
+        return [*found, _whole_selectors(*pending)]
 
     async def GetRecords(  # noqa: N802
         self, request: search_pb2.GetRecordsRequest, context: Any
@@ -354,14 +531,17 @@ class SearchServicer(search_pb2_grpc.SearchServiceServicer):
             for asked in every:
                 search_key = self._runtime.search.search_key(asked.version, asked.segment)
                 self._runtime.gate.enter(search_key, asked)
-            for asked in every:
-                pieces = self._runtime.search.record_pieces(asked)
-                while (piece := await self._runtime.on_storage(next, pieces, None)) is not None:
-                    messages = convert.record_answer_messages(piece)
-                    # Once as elements, once as a message.
-                    n_bytes = 2 * piece.elements.nbytes
-                    async for response in sending.send(context, n_bytes, messages):
-                        yield response
+            search = self._runtime.search
+            waiting = chain.from_iterable(search.record_pieces(asked) for asked in every)
+            # Few slots, as in most rounds, are copied in one visit to the disk.
+            is_few = sum(len(asked.slots) for asked in every) <= SLOTS_PER_PIECE
+            take = _all_of if is_few else _next_of
+            while pieces := await self._runtime.on_storage(take, waiting):
+                messages = chain.from_iterable(map(convert.record_answer_messages, pieces))
+                # Once as elements, once as a message.
+                n_bytes = 2 * sum(piece.elements.nbytes for piece in pieces)
+                async for response in sending.send(context, n_bytes, convert.packed(messages)):
+                    yield response
         except Exception as error:  # noqa: BLE001
             self._refuse("GetRecords", context, error)
 
@@ -460,6 +640,7 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         try:
             search = self._runtime.search
             manifest_hash = await self._runtime.on_upload(search.propose, request.manifest)
+            self._runtime.announced()
             return owner_pb2.ProposeResponse(manifest_hash=manifest_hash)
         except Exception as error:  # noqa: BLE001
             refuse(context, error)
@@ -481,6 +662,12 @@ class OwnerServicer(owner_pb2_grpc.OwnerServiceServicer):
         self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
     ) -> owner_pb2.PutResponse | None:
         """Store objects one after another."""
+        with self._runtime.receiving():
+            return await self._put(request_iterator, context)
+
+    async def _put(
+        self, request_iterator: AsyncIterator[owner_pb2.PutRequest], context: Any
+    ) -> owner_pb2.PutResponse | None:
         objects = _IncomingObjects()
         try:
             search = self._runtime.search

@@ -1,4 +1,4 @@
-"""What a server keeps: segments as raw files to be mapped, everything small in LMDB.
+"""What a server keeps: objects in a room for them, and pieces of state in LMDB.
 
 Objects are immutable and named by their hash.  An object is there whole or not at all; small ones
 are committed many at a time, because each commit waits for the disk.
@@ -9,37 +9,25 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from io import BufferedRandom
 from pathlib import Path
-from typing import Any
 
-import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from mksearch.errors import StorageError
-from mksearch_server.files import sync_folder
+from mksearch_server.database import MAP_BYTES, REPAIR_CURE, STATE, Database, damaged
+from mksearch_server.rooms import LocalRoom, Room, no_room
 
-__all__ = ["OBJECTS", "REPAIR_CURE", "SEGMENTS", "SIZE_NAME", "ObjectStore", "ObjectWriter"]
+__all__ = ["REPAIR_CURE", "ObjectStore", "ObjectWriter"]
 
-#: Address space that LMDB may map; the file grows as needed.
-_MAP_BYTES = 1 << 40
-#: Folder of the files that hold segments.
-SEGMENTS = "segments"
-#: Folder of LMDB, and the file with its size.
-OBJECTS, SIZE_NAME = "objects", "objects.size"
 #: Small objects held back before they are committed together.
 _PENDING_BYTES = 1 << 23
 #: An object announced larger than this is no small object.
 SMALL_BYTES_MAX = 1 << 31
-NAME_BYTES = 32
-#: What to do about a damaged store.
-REPAIR_CURE = "stop the server and run mksearch-server repair --from another server's HOST:PORT"
-#: Room that is left on the disk for state and logs.
-_RESERVE_BYTES = 1 << 26
 
 
 class ObjectWriter:
@@ -70,7 +58,7 @@ class ObjectWriter:
         try:
             self._file.write(chunk)
         except OSError as error:
-            raise _no_room(error, self._size) from None
+            raise no_room(error, self._size) from None
 
     def finish(self, verify: Callable[[NDArray[np.uint8]], None]) -> None:
         """Store the object if ``verify`` accepts its bytes (uint8, whole).
@@ -88,11 +76,9 @@ class ObjectWriter:
             self._file.flush()
             verify(np.memmap(self._file.name, np.uint8, "r"))
             os.fsync(self._file.fileno())
-            path = self._store.path(self._name)
-            os.replace(self._file.name, path)
-            sync_folder(path.parent)
+            self._store.keep_segment(self._name, Path(self._file.name))
         except OSError as error:
-            raise _no_room(error, self._size) from None
+            raise no_room(error, self._size) from None
 
     def close(self) -> None:
         """Drop what was not finished."""
@@ -104,20 +90,6 @@ class ObjectWriter:
                 Path(self._file.name).unlink(missing_ok=True)
 
 
-def _no_room(error: OSError, size: int) -> StorageError:
-    return StorageError(
-        f"an object of {size} bytes cannot be stored: {error.strerror}",
-        cure="make room on the server's disk and publish again; what was stored stays",
-    )
-
-
-def _damaged(why: str) -> StorageError:
-    return StorageError(
-        f"the store is damaged ({why})",
-        cure=REPAIR_CURE,
-    )
-
-
 def _stored_already(name: bytes) -> StorageError:
     # Anybody may announce the active version again, and must not fill the disk with it.
     return StorageError(f"object {name.hex()[:16]} is stored here already")
@@ -127,40 +99,37 @@ class ObjectStore:
     """The store of one server."""
 
     def __init__(
-        self, folder: Path, max_bytes: int = _MAP_BYTES, *, read_only: bool = False
+        self,
+        folder: Path,
+        max_bytes: int = MAP_BYTES,
+        *,
+        read_only: bool = False,
+        room: Room | None = None,
     ) -> None:
         """Use ``folder``, made if it does not exist.
 
         Args:
             folder: of this server alone.
-            max_bytes: largest size of all files.
+            max_bytes: largest size of all objects.
             read_only: look at a store that another process may be using.
+            room: where the objects are; None for ``folder``.
 
         Raises:
             StorageError: it cannot be opened.
         """
         self.folder = folder
-        self._segments = folder / SEGMENTS
         self._max_bytes = max_bytes
         try:
             if not read_only:
-                self._segments.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 folder.chmod(0o700)
-                for leftover in self._segments.glob(".partial-*"):
-                    leftover.unlink()
-            if (folder / OBJECTS / "data.mdb").exists():
-                self._require_size()
-            self._small = lmdb.open(
-                str(folder / OBJECTS),
-                map_size=_MAP_BYTES,
-                max_dbs=2,
-                metasync=False,
-                readonly=read_only,
-                create=not read_only,
-            )
-            with self._closing_on_failure():
-                self._open_databases(read_only=read_only)
-        except (OSError, lmdb.Error) as error:
+            self._database = Database(folder, read_only=read_only)
+            try:
+                self._room = room or LocalRoom(folder, self._database, read_only=read_only)
+            except BaseException:
+                self._database.close()
+                raise
+        except OSError as error:
             raise StorageError(
                 f"the store in {folder} cannot be opened: {error}",
                 cure=f"check its permissions and room; if it is damaged, {REPAIR_CURE}",
@@ -168,86 +137,31 @@ class ObjectStore:
         self._pending: dict[bytes, bytes] = {}
         self._n_pending_bytes = 0
 
-    @contextmanager
-    def _closing_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._small.close()
-            raise
-
-    def _open_databases(self, *, read_only: bool) -> None:
-        # A reader that crashed would keep pages from being used again.
-        self._small.reader_check()
-        self._objects = self._small.open_db(b"objects", create=not read_only)
-        self._state = self._small.open_db(b"state", create=not read_only)
-        if not read_only:
-            for made in (self.folder / OBJECTS, self.folder, self.folder.parent):
-                sync_folder(made)
-
     def close(self) -> None:
         """Commit what is pending and let go of the files."""
         self.flush()
-        self._small.close()
-
-    def _require_size(self) -> None:
-        """Refuse a file of small objects that lost its end: LMDB would touch what is not there."""
-        try:
-            noted = int((self.folder / SIZE_NAME).read_text())
-        except (OSError, ValueError):
-            return
-        size = (self.folder / OBJECTS / "data.mdb").stat().st_size
-        if size < noted:
-            raise _damaged(f"its small objects have {size} of {noted} bytes")
-
-    def _note_size(self) -> None:
-        """Remember the size of the file of small objects, which never shrinks."""
-        partial = self.folder / f".{SIZE_NAME}"
-        # A smaller number than the right one only finds less; a full disk refuses nothing here.
-        with suppress(OSError):
-            size = (self.folder / OBJECTS / "data.mdb").stat().st_size
-            partial.write_text(str(size))
-            os.replace(partial, self.folder / SIZE_NAME)
+        self._database.close()
 
     # --- objects ---
 
     def path(self, name: bytes) -> Path:
-        """Return where the segment ``name`` (32 bytes) lies.
+        """Return the file of this machine that holds the segment ``name`` (32 bytes).
 
         Raises:
-            StorageError: a name of another length.
+            StorageError: there is no such segment.
         """
-        if len(name) != NAME_BYTES:
-            raise StorageError(f"a name has {len(name)} bytes (need {NAME_BYTES})")
-        return self._segments / name.hex()
+        path = self._room.segment(name)
+        if path is None:
+            raise StorageError(f"segment {name.hex()[:16]} is not stored here")
+        return path
 
     def has(self, name: bytes) -> bool:
         """Return whether the object is stored whole."""
-        if name in self._pending or self.path(name).exists():
-            return True
-        with self._reading(self._objects) as transaction:
-            return transaction.get(name) is not None
+        return name in self._pending or self._room.has(name)
 
     def lacking(self, names: Iterable[bytes]) -> list[bytes]:
         """Return the names that are not stored whole, in their order; many at once."""
-        segments = {path.name for path in self._segments.iterdir()}
-        with self._reading(self._objects) as transaction:
-            return [
-                name
-                for name in names
-                if name not in self._pending
-                and name.hex() not in segments
-                and transaction.get(name) is None
-            ]
-
-    @contextmanager
-    def _reading(self, database: Any) -> Iterator[Any]:
-        """Read from LMDB; what it cannot read is named."""
-        try:
-            with self._small.begin(database, buffers=True) as transaction:
-                yield transaction
-        except lmdb.Error as error:
-            raise _damaged(f"{type(error).__name__}: {error}") from None
+        return self._room.lacking(name for name in names if name not in self._pending)
 
     def begin(self, name: bytes, size: int, *, is_segment: bool) -> ObjectWriter:
         """Start to store an object of ``size`` bytes.
@@ -264,33 +178,28 @@ class ObjectStore:
             raise StorageError(f"an object of {size} bytes is too large")
         self._require_room(size)
         if not is_segment:
+            self._room.require_room(size)
             return ObjectWriter(self, name, size, None)
         try:
-            descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=self._segments)
-            os.close(descriptor)
-            return ObjectWriter(self, name, size, Path(partial).open("r+b"))
+            return ObjectWriter(self, name, size, self._room.begin_segment(size))
         except OSError as error:
-            raise _no_room(error, size) from None
+            raise no_room(error, size) from None
 
     def _require_room(self, size: int) -> None:
-        if size > self.n_free_bytes() or self.n_bytes() + size > self._max_bytes:
-            raise _no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), size)
+        if self.n_bytes() + size > self._max_bytes:
+            raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), size)
 
     def n_bytes(self) -> int:
         """Return the bytes that segments and small objects take."""
-        segments = 0
-        for path in self._segments.iterdir():
-            # An upload that ended meanwhile takes its file away.
-            with suppress(FileNotFoundError):
-                segments += path.stat().st_size
-        return (
-            segments + self._n_pending_bytes + os.stat(self.folder / OBJECTS / "data.mdb").st_size
-        )
+        return self._room.n_bytes() + self._n_pending_bytes
 
     def n_free_bytes(self) -> int:
-        """Return the bytes of the disk that objects may still take."""
-        usage = os.statvfs(self.folder)
-        return usage.f_bavail * usage.f_frsize - _RESERVE_BYTES
+        """Return the bytes that objects may still take, whatever the limit of the store."""
+        return self._room.n_free_bytes()
+
+    def keep_segment(self, name: bytes, partial: Path) -> None:
+        """Keep a segment that is in a file on its way in; raise OSError without room."""
+        self._room.keep_segment(name, partial)
 
     def keep_small(self, name: bytes, data: bytes) -> None:
         """Keep a small object; it is committed with others."""
@@ -308,32 +217,29 @@ class ObjectStore:
         Raises:
             StorageError: one is stored already, or no room.
         """
-        self._require_room(sum(map(len, objects.values())))
-        with self._reading(self._objects) as transaction:
-            for name in objects:
-                if name in self._pending or transaction.get(name) is not None:
-                    raise _stored_already(name)
+        size = sum(map(len, objects.values()))
+        self._require_room(size)
+        self._room.require_room(size)
+        for name in objects:
+            if self.has(name):
+                raise _stored_already(name)
         for name, data in objects.items():
             self.keep_small(name, data)
 
     def erase(self, names: Iterable[bytes]) -> None:
         """Remove objects; names of none are passed over.
 
-        What is mapped stays readable for who has it.  Room in the file of small objects is used
-        again, and what was in it overwritten then.
+        What is mapped stays readable for who has it.
 
         Raises:
-            StorageError: the disk refuses.
+            StorageError: the disk or the bucket refuses.
         """
         self.flush()
-        try:
-            with self._small.begin(self._objects, write=True) as transaction:
-                for name in sorted(names):
-                    transaction.delete(name)
-                    self.path(name).unlink(missing_ok=True)
-            sync_folder(self._segments)
-        except (OSError, lmdb.Error) as error:
-            raise StorageError(f"objects cannot be erased: {error}") from None
+        self._room.erase(names)
+
+    def hold(self, names: AbstractSet[bytes]) -> None:
+        """Keep these segments, and no others, at hand on this machine: they are served."""
+        self._room.hold(names)
 
     def flush(self) -> None:
         """Commit the small objects that were kept, durably.
@@ -344,19 +250,10 @@ class ObjectStore:
         if not self._pending:
             return
         try:
-            with self._small.begin(self._objects, write=True) as transaction:
-                # LMDB appends sorted keys fastest.
-                for name in sorted(self._pending):
-                    transaction.put(name, self._pending[name])
-        except lmdb.Error as error:
-            raise StorageError(
-                f"{len(self._pending)} objects cannot be stored: {error}",
-                cure="make room on the server's disk and publish again; what was stored stays",
-            ) from None
+            self._room.keep(self._pending)
         finally:
             self._pending = {}
             self._n_pending_bytes = 0
-        self._note_size()
 
     def commit(self) -> None:
         """Make everything that was kept survive a loss of power.
@@ -365,11 +262,7 @@ class ObjectStore:
             StorageError: no room; what was not committed before is not kept.
         """
         self.flush()
-        try:
-            # Without it the last commit may be undone.
-            self._small.sync(force=True)
-        except lmdb.Error as error:
-            raise StorageError(f"the store cannot be written: {error}") from None
+        self._room.sync()
 
     def map(self, name: bytes) -> NDArray[np.uint8]:
         """Return the bytes of a segment as a read-only mapped array: uint8 (size,).
@@ -379,8 +272,9 @@ class ObjectStore:
         Raises:
             StorageError: there is no such segment.
         """
+        path = self.path(name)
         try:
-            with self.path(name).open("rb") as file:
+            with path.open("rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         except (OSError, ValueError):
             raise StorageError(f"segment {name.hex()[:16]} is not stored here") from None
@@ -394,21 +288,14 @@ class ObjectStore:
         """
         if offset < 0 or n_bytes < 0:
             raise StorageError(f"{n_bytes} bytes from {offset} cannot be read")
-        path = self.path(name)
         # Once: another thread may commit it meanwhile.
         pending = self._pending.get(name)
         if pending is not None:
             return pending[offset : offset + n_bytes]
-        if path.exists():
-            with path.open("rb") as file:
-                # Not every number is an offset that a file takes.
-                file.seek(min(offset, os.fstat(file.fileno()).st_size))
-                return file.read(n_bytes)
-        with self._reading(self._objects) as transaction:
-            found = transaction.get(name)
-            if found is None:
-                raise StorageError(f"object {name.hex()[:16]} is not stored here")
-            return bytes(found[offset : offset + n_bytes])
+        found = self._room.read(name, offset, offset + n_bytes)
+        if found is None:
+            raise StorageError(f"object {name.hex()[:16]} is not stored here")
+        return found
 
     def read_whole(self, name: bytes) -> bytes:
         """Return a small object.
@@ -438,40 +325,29 @@ class ObjectStore:
             StorageError: no room.
         """
         self.flush()
-        try:
-            with self._small.begin(self._state, write=True) as transaction:
-                for name, data in states.items():
-                    if data is None:
-                        transaction.delete(name.encode())
-                    else:
-                        transaction.put(name.encode(), data)
-            self._small.sync(force=True)
-        except lmdb.Error as error:
-            raise StorageError(
-                f"the state {', '.join(states)} cannot be stored: {error}",
-                cure="make room on the server's disk and try again; what was stored stays",
-            ) from None
-        self._note_size()
+        self._database.write(
+            STATE,
+            {name.encode(): data for name, data in states.items()},
+            f"the state {', '.join(states)} cannot be stored",
+            "make room on the server's disk and try again; what was stored stays",
+        )
+        self._database.sync()
 
     def read_state(self, name: str) -> bytes | None:
         """Return a small piece of state, or None."""
-        with self._reading(self._state) as transaction:
-            found = transaction.get(name.encode())
-            return None if found is None else bytes(found)
+        return self._database.read(STATE, name.encode())
 
     # --- looking after ---
 
     def small_objects(self) -> Iterator[tuple[bytes, memoryview]]:
-        """Yield the name and the bytes of every committed small object, neither of them proved.
+        """Yield name and bytes of every committed copy of a small object, none of them proved.
 
         The bytes may be used until the next ones are asked for.
 
         Raises:
             StorageError: the store is damaged.
         """
-        with self._reading(self._objects) as transaction:
-            for name, data in transaction.cursor():
-                yield bytes(name), data
+        return self._room.small_objects()
 
     def states(self) -> dict[str, bytes]:
         """Return all small pieces of state.
@@ -480,21 +356,14 @@ class ObjectStore:
             StorageError: the store is damaged.
         """
         try:
-            with self._reading(self._state) as transaction:
-                return {bytes(name).decode(): bytes(data) for name, data in transaction.cursor()}
+            return {name.decode(): bytes(data) for name, data in self._database.items(STATE)}
         except UnicodeDecodeError:
-            raise _damaged("a state has no name") from None
+            raise damaged("a state has no name") from None
 
     def drop_segment(self, name: str) -> None:
-        """Remove a file that holds a segment no more.
+        """Remove what holds a segment no more, by the name of its file.
 
         Raises:
             StorageError: it cannot be removed.
         """
-        try:
-            (self._segments / name).unlink(missing_ok=True)
-            sync_folder(self._segments)
-        except OSError as error:
-            raise StorageError(
-                f"segment {name[:16]} cannot be removed ({error.strerror})"
-            ) from None
+        self._room.drop_segment(name)

@@ -24,7 +24,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mksearch.crypto.evidence import AnswerSigner
 from mksearch.index.segment import SegmentReader
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
 from mksearch.scoring.engine import make_engine
 from mksearch.wire.v1 import owner_pb2_grpc, search_pb2_grpc
 from mksearch_server import serve
@@ -136,6 +143,9 @@ class _LyingSearchServer(SearchServer):
         answers = super().score_together(requests)
         return [self._lie(*pair) for pair in zip(requests, answers, strict=True)]
 
+    def score_places(self, places: Sequence[Sequence[ScoreRequest]]) -> list[list[ScoreAnswer]]:
+        return [self.score_together(requests) for requests in places]
+
     def _lie(self, request: ScoreRequest, answer: ScoreAnswer) -> ScoreAnswer:
         told: ScoreAnswer = self._liar.tell("Score", request, answer)
         self._liar.remember(request, answer)
@@ -147,6 +157,10 @@ class _LyingSearchServer(SearchServer):
             return pieces
         honest = RecordAnswer(np.concatenate([piece.elements for piece in pieces]))
         return iter([self._liar.tell("GetRecords", request, honest)])
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        told: SelectAnswer = self._liar.tell("Select", request, super().select(request))
+        return told
 
     def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:
         honest = super().read_object(name, offset, n_bytes)

@@ -430,7 +430,8 @@ def test_a_lie_in_any_single_row_of_a_level_is_found(
 ) -> None:
     rng, random = seeded("rows", level)
     quorum = Quorum()
-    n_rows = segments[0].view.physical_rows(level)
+    view = segments[0].view
+    n_rows = view.n_blocks(level) * view.block.height
     done = 0
     while done < n_rows:
         trial = Trial(segments, quorum, rng, random, 1)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mksearch.errors import StorageError
+from mksearch.params import Quorum
 from mksearch_client.member import Searcher
 from tests.bench.corpora import Corpora, Corpus
 from tests.support.processes import REPOSITORY, Fleet, claim, clean_environment, serving
@@ -98,12 +99,15 @@ class Bench:
         return self._mixture
 
     @contextmanager
-    def published(self, corpus: Corpus, *, one_core: bool = False) -> Iterator[Published]:
-        """Publish ``corpus`` from a process of its own to three servers, and end them afterwards.
+    def published(
+        self, corpus: Corpus, *, one_core: bool = False, quorum: Quorum | None = None
+    ) -> Iterator[Published]:
+        """Publish ``corpus`` from a process of its own to servers, and end them afterwards.
 
         Args:
             corpus: what to publish.
             one_core: the owner's process may use one core and one thread.
+            quorum: servers and collusion bound; None for three and one.
 
         Raises:
             StorageError: the disk has no room, or publishing failed.
@@ -119,8 +123,9 @@ class Bench:
         folder = self.folder / f"servers-{name}{'-one-core' if one_core else ''}"
         folder.mkdir()
         try:
-            with serving(folder) as fleet:
-                profile = claim(fleet, folder / "profile").folder
+            wanted = quorum or Quorum()
+            with serving(folder, wanted.n_servers) as fleet:
+                profile = claim(fleet, folder / "profile", wanted).folder
                 self.say(f"publishing {corpus.n_docs} documents of {corpus.name}")
                 with MemoryWatch(fleet) as watch:
                     report = _publish(profile, corpus, one_core=one_core)

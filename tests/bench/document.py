@@ -43,6 +43,11 @@ MEANINGS = {
     "keystream of the query's columns for every row, all check rows.",
     "search.cold": "A whole process, from the start of Python to the JSON on standard output, with "
     "dictionary and headers in the profile; median of 5.",
+    "outages.": "Wall time of one `search` of three keywords by an open client while n - t - 1 "
+    "servers, those that are asked first, are away. Hanging: stopped by SIGSTOP just before, so "
+    "the search waits for one hedge delay; each time with all servers in between. Following: the "
+    "servers stay stopped; who owes an answer is asked last. Must be: 1.2 times the median with "
+    "all servers, and one hedge delay. Answers are compared with those of before; medians.",
     "tls.": "The same three server processes with the same files, restarted with TLS 1.3 and once "
     "more without; queries of three keywords, medians. 20 MB of a stored segment come in pieces of "
     "1 MiB from one server, the time of the client included. Connections are open already.",
@@ -50,6 +55,14 @@ MEANINGS = {
     "itself: wide rows cost bytes, narrow ones cost records. 10 records would be perfect. A record "
     "is read when the bound of its row reaches the tenth score. Index bytes are what a search "
     "reads whole; records, which are read one by one, come on top.",
+    "private.": "Every search is done in balanced and in full, in turn, and their hits are "
+    "compared. Bytes are those of the arrays that all servers asked were sent and sent back, "
+    "without transport.",
+    "pruned.": "Cells of all blocks that were named, on every level and check rows included, over "
+    "the cells of the documents' level, which the other modes read whole; means over the queries "
+    "(the number is the same for each server asked). Every search is compared with one in "
+    "balanced. Exponents: growth of the cells read a search, all365k. Times are of the whole "
+    "search, the two ways in turn, in one client.",
     "building.": "`publish` of one collection from a process with one core and one thread; reading "
     "the file twice, hashing, counting, weighing, ordering, masking, sealing records and texts are "
     "in; the upload to three servers is not.",
@@ -131,6 +144,7 @@ def render(measured: Measured) -> str:
         _searches(measured),
         _reading(measured),
         _records(measured),
+        _pruned(measured),
         _building(measured),
         _peers(measured),
         "## GPUs\n\n" + GPUS,
@@ -261,6 +275,29 @@ def _records(measured: Measured) -> str:
             "and the texts themselves are not part of the index."
         )
     return text
+
+
+def _pruned(measured: Measured) -> str:
+    rows, growth = _rows(measured, "cells"), _rows(measured, "growth")
+    if not rows:
+        return ""
+    names = ("mean", "median", "p90", "most", "blocks", "waits", "waits_most", "records")
+    table = _table(
+        ["queries", "cells read", "median", "90 %", "most", "blocks", "waits", "most", "records"],
+        ([row["queries"], *(number(float(row[name])) for name in names)] for row in rows),
+    )
+    kinds = ("claims", "words")
+    grown = _table(
+        ["documents", *(f"cells, {kind}" for kind in kinds), *(f"waits, {kind}" for kind in kinds)],
+        (
+            [f"{row['documents']:,}"]
+            + [number(float(row[kind])) for kind in kinds]
+            + [number(float(row[f"{kind}_waits"])) for kind in kinds]
+            for row in growth
+        ),
+    )
+    text = "## Named blocks\n\nCells over those of all documents, privacy fast, mix99k:\n\n"
+    return f"{text}{table}\n\nCells a search and most waits, all365k:\n\n{grown}"
 
 
 def _building(measured: Measured) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 __all__ = ["PART_ORDER", "draw"]
 
 PART_ORDER = (
-    "engine", "throughput", "building", "search", "tls", "widths", "peers", "changes", "large",
-    "access", "authority", "ray",
+    "engine", "throughput", "building", "search", "outages", "tls", "widths", "pruned", "peers",
+    "changes", "large", "access", "authority", "ray",
 )  # fmt: skip
 
 _INK, _SOFT, _WARM = "#1f4e79", "#9db8d2", "#c55a11"

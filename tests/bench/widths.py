@@ -12,7 +12,7 @@ from mksearch.query.group import GroupView
 from tests.bench.bench import Bench, Published
 from tests.bench.figures import Figure, PartResult, median_of
 
-__all__ = ["measure"]
+__all__ = ["index_bytes", "measure"]
 
 RECORDS_AT_MOST = 16
 BYTES_AT_MOST = 5000
@@ -34,7 +34,7 @@ def measure(bench: Bench) -> PartResult:
                 raise VerificationError("a search gave up exactness")
             records.append(float(found.records_fetched))
             terms.append(len(set(view.analyzer.tokens(query))))
-    sizes = _index_bytes(published, view)
+    sizes = index_bytes(published, view)
     index = (sizes["documents"] + sizes["nodes"]) / corpus.n_docs
     spread = {
         "queries": len(sample),
@@ -70,7 +70,7 @@ def measure(bench: Bench) -> PartResult:
     )
 
 
-def _index_bytes(published: Published, view: GroupView) -> dict[str, Any]:
+def index_bytes(published: Published, view: GroupView) -> dict[str, Any]:
     """Return the bytes of the segment files of one server by what lies in them."""
     sizes = {"documents": 0, "nodes": 0, "records": 0, "header": 0}
     for segment in view.segments:

@@ -1,4 +1,4 @@
-"""`./dev chaos`: lies, mutated bytes, load, kills, changes, lost hosts; CI runs a part of it.
+"""`./dev chaos`: lies, mutated bytes, load, kills, changes, networks that part, lost hosts.
 
 Ends with code 1 on any violation, and names the seed that repeats it.
 """
@@ -23,7 +23,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from tests.chaos.faults import FaultReport, print_faults
 
-PARTS = ("faults", "mutations", "load", "kills", "changes", "ray")
+PARTS = ("faults", "mutations", "load", "kills", "changes", "partition", "ray")
 
 
 def _faults(folder: Path, options: argparse.Namespace) -> int:
@@ -110,6 +110,24 @@ def _changes(folder: Path, options: argparse.Namespace) -> int:
     return n_violations
 
 
+def _partition(folder: Path, options: argparse.Namespace) -> int:
+    from tests.chaos.partition import run_partition
+    from tests.support.networks import why_not
+
+    reason = why_not()
+    if reason:
+        print(f"left out: {reason}")
+        return 1 if options.only else 0
+    report = run_partition(
+        folder,
+        options.partitions,
+        options.seed,
+        tell=lambda line: print(f"  {line}", flush=True),
+    )
+    print("\n".join(report.lines()))
+    return len(report.violations)
+
+
 def _ray(folder: Path, options: argparse.Namespace) -> int:
     from tests.support.shards import has_ray
 
@@ -142,6 +160,7 @@ def main() -> int:
     add("--seconds", type=float, default=120.0, help="how long they search")
     add("--max-waiting", type=int, default=4, help="requests that may wait in a server")
     add("--changes", type=int, default=500, help="random changes of a collection")
+    add("--partitions", type=int, default=20, help="times that two networks part and meet (root)")
     add("--traffic", type=float, default=30.0, help="seconds in which replicas of a cluster die")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes that tell lies")
     add("--seed", type=int, default=secrets.randbelow(1 << 32), help="repeats a run")
@@ -149,7 +168,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"seed {options.seed}")
     n_violations = 0
-    parts = (_faults, _mutations, _load, _kills, _changes, _ray)
+    parts = (_faults, _mutations, _load, _kills, _changes, _partition, _ray)
     for part, run in zip(PARTS, parts, strict=True):
         if options.only in (None, part):
             print(f"== {part}", flush=True)

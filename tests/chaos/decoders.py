@@ -13,6 +13,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -82,6 +83,7 @@ from mksearch.index.manifest import Access, Manifest, ObjectRef, SegmentRef, Sig
 from mksearch.index.record import decode_record
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader, SegmentReader
+from mksearch.index.server_list import ListedServer, ServerList
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream, seal_stream
 from mksearch.index.tombstones import decode_parts, encode_parts
@@ -137,6 +139,7 @@ EXCEPTIONS = {
     "mksearch.index.tombstones._decode_entries": "called by decode_parts for every segment",
     "mksearch.query.group.open_lookup_parts": "open_stream, then decode_parts",
     "mksearch.index.manifest.Group.from_fields": "called by Manifest.decode for every group",
+    "mksearch.index.server_list.ServerList.from_fields": "called by Manifest.decode",
 }
 
 
@@ -319,7 +322,7 @@ def _index_targets(folder: Path) -> list[Target]:
         Target(
             "blob list",
             BlobList.decode,
-            [stored(group.blobs.id), BlobList(()).encode()],
+            [stored(group.blobs.id), BlobList.of(()).encode()],
             mutate_bytes,
             _covers(BlobList.decode),
             BlobList.encode,
@@ -396,6 +399,13 @@ def _manifest_targets(local: LocalCollection, signed: SignedManifest) -> list[Ta
         SignedManifest.sign(replace(one.manifest, timestamp_key=key.public), key)
         for one in (signed, sealed)
     ]
+    places = range(1, signed.manifest.quorum.n_servers + 1)
+    servers = [ListedServer(n, f"a{n}.example:7101", bytes([n]) * 32, b"", 1) for n in places]
+    changed = ServerList(tuple(servers)).changed(replace(servers[1], key=bytes(32), since=2))
+    second = [
+        replace(one.manifest, version=2, previous=signed.hash, servers=changed) for one in named
+    ]
+    named += [SignedManifest.sign(manifest, key) for manifest in second]
     reference = signed.manifest.catalogue.to_fields()
     segment = signed.manifest.groups[0].segments[0].to_fields()
 
@@ -961,7 +971,7 @@ def _wire_targets() -> list[Target]:
     def read_request(data: bytes) -> object:
         gathering = convert.Gathering(2 * 2 * 30, "a share")
         head = None
-        for message in split_asked(data):
+        for message in chain.from_iterable(map(convert.unpacked, split_asked(data))):
             head = head or convert.score_head(message.head)
             gathering.add(message.shares)
         return None if head is None else convert.score_request(head, gathering.elements((2, 30)))

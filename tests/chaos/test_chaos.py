@@ -1,4 +1,4 @@
-"""What CI runs of `./dev chaos`: a tenth of lies and kills, 2,000 mutations a target, some load."""
+"""What CI runs of `./dev chaos`: a tenth of lies and kills, 1,000 mutations a target, some load."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tests.chaos.faults import run_faults
 from tests.chaos.kills import KINDS, run_kills
 from tests.chaos.load import run_load
 from tests.chaos.mutations import METHODS, mutate_calls, mutate_target, mutating_server
+from tests.chaos.partition import run_partition
+from tests.support.networks import why_not
 
 #: The same every time in CI.
 SEED = 20_240_229
@@ -21,7 +23,9 @@ FAULTS_S = 50.0
 N_KILLS = 20
 #: A machine that is slower kills fewer times, but never fewer than once in each way.
 KILLS_S = 50.0
-N_MUTATIONS = int(os.environ.get("MKSEARCH_MUTATIONS", "2000"))
+#: A twentieth.
+N_PARTITIONS = 1
+N_MUTATIONS = int(os.environ.get("MKSEARCH_MUTATIONS", "1000"))
 
 
 @pytest.mark.slow
@@ -88,3 +92,14 @@ def test_kill_9_at_any_moment_loses_nothing_acknowledged_and_tears_no_version(
     assert report.violations == []
     assert set(report.by_kind) == set(KINDS)
     assert report.n_met > 0
+
+
+@pytest.mark.slow
+def test_networks_that_part_and_meet_send_no_client_back_and_all_converge(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    report = run_partition(tmp_path, N_PARTITIONS, SEED, n_clients=2)
+
+    assert report.violations == []
+    assert (report.n_cuts, report.n_versions) == (N_PARTITIONS, 1 + 2 * N_PARTITIONS)
+    assert report.n_searches >= 4 * N_PARTITIONS

@@ -334,7 +334,8 @@ def test_a_card_replaces_no_other_file(society: Society, tmp_path: Path) -> None
 def test_publishing_under_a_policy_shows_it_to_people_and_keeps_the_json(society: Society) -> None:
     text, fields = society.published[0].out, society.published[1].json
 
-    assert text.startswith(f"1 documents under {SECRET_POLICY} are version ")
+    assert text.startswith("version ")
+    assert f" has 1 document under {SECRET_POLICY} (1 added, " in text
     assert set(fields) == PUBLISH_FIELDS
     assert (fields["documents"], fields["changed"]) == (1, False)
     again = society("owner", "publish", CORPUS)

@@ -36,19 +36,16 @@ QUERY = "watering tomato plants"
 SEARCH_FIELDS = {
     *("query", "k", "n_docs", "version", "verified", "exact", "privacy", "hits", "servers"),
     *("learned", "warnings", "groups", "records_fetched", "rounds", "bytes_sent"),
-    *("bytes_received", "timings_ms"),
+    *("bytes_received", "timings_ms", "blocks_opened", "score_waits", "cells_share"),
 }
 COMMANDS = (
     *("demo", "search", "open"),
     *("owner init", "owner publish", "owner status", "owner card", "owner verify", "owner renew"),
-    *("owner delete", "owner compact", "owner watch"),
+    *("owner delete", "owner compact", "owner watch", "owner add-server", "owner replace-server"),
     *("owner backup", "owner recover", "admin init", "admin credential", "admin list"),
     *("user init", "user keygen", "user enrol", "user whoami", "user open-share"),
 )
-LATER = (
-    *("complete gar", "evaluate scifact", "web --port 1", "plan --documents 5"),
-    *("owner add-server", "owner replace-server"),
-)
+LATER = (*("complete gar", "evaluate scifact", "web --port 1", "plan --documents 5"),)
 
 
 def _mode(path: Path) -> int:
@@ -120,8 +117,6 @@ def test_wrong_use_ends_with_2_and_one_line(runner: Runner, command: str) -> Non
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("search a --privacy full", "--privacy full is not part of version"),
-        ("search a --privacy fast", "--privacy fast is not part of version"),
         ("open a --privacy full", "--privacy full is not part of version"),
         ("search a --privacy none", "there is no privacy 'none'"),
         ("search a --traffic small", "--traffic is not part of version"),
@@ -349,6 +344,7 @@ def test_search_prints_one_object_with_every_field(collection: Collection) -> No
     assert fields["records_fetched"] >= 3
     assert fields["timings_ms"]["total"] > 0
     assert min(fields["rounds"], fields["bytes_sent"], fields["bytes_received"]) > 0
+    assert (fields["blocks_opened"], fields["score_waits"], fields["cells_share"]) == (0, 1, 1.0)
 
 
 def test_offset_goes_on_where_the_page_before_ended(collection: Collection) -> None:
@@ -357,6 +353,24 @@ def test_offset_goes_on_where_the_page_before_ended(collection: Collection) -> N
 
     assert len(whole) == 5
     assert page == whole[2:]
+
+
+def test_fast_finds_the_same_hits_and_says_what_it_showed(collection: Collection) -> None:
+    balanced = collection("search", QUERY, "-k", "3", "--json").json
+    fast = collection("search", QUERY, "-k", "3", "--privacy", "fast", "--json").json
+
+    assert (fast["privacy"], fast["hits"]) == ("fast", balanced["hits"])
+    assert fast["blocks_opened"] >= 1
+    assert any("which blocks were opened" in sentence for sentence in fast["learned"])
+
+
+def test_full_finds_the_same_hits_and_shows_no_record(collection: Collection) -> None:
+    balanced = collection("search", QUERY, "-k", "3", "--json").json
+    full = collection("search", QUERY, "-k", "3", "--privacy", "full", "--json").json
+
+    assert (full["privacy"], full["hits"]) == ("full", balanced["hits"])
+    assert any("not which records" in sentence for sentence in full["learned"])
+    assert not any("record numbers were read" in sentence for sentence in full["learned"])
 
 
 def test_a_limit_of_records_is_said_not_to_be_exact(collection: Collection) -> None:

@@ -19,6 +19,7 @@ from mksearch import __version__
 from mksearch.crypto.certificate import Certificate, key_fingerprint, self_signed_certificate
 from mksearch.crypto.randomness import SystemRandom
 from mksearch_client.profile import Profile
+from mksearch_client.server_card import ServerCard
 from mksearch_server.scrub import prove_store
 from mksearch_server.store import ObjectStore
 from tests.cli.conftest import Collection, Runner, require_error
@@ -34,7 +35,7 @@ from tests.support.processes import (
 
 COMMANDS = (
     *("init", "serve", "check-config", "status", "verify", "repair", "renew-certificate"),
-    "drain",
+    *("drain", "card"),
 )
 PROGRAM = "mksearch-server"
 STATUS_FIELDS = {
@@ -160,6 +161,39 @@ def test_init_keeps_off_folders_that_are_not_new(runner: Runner, tmp_path: Path)
     # Permissions do not stop root; a file where a folder should be stops everybody.
     for folder in (foreign / "letter", foreign / "letter" / "server"):
         require_server_error(runner.server("init", folder, *options), 1, "cannot be written")
+
+
+def test_card_says_who_and_where_a_server_is_and_carries_its_claim_token(
+    runner: Runner, tmp_path: Path
+) -> None:
+    folder, output = tmp_path / "server", tmp_path / "server.card"
+    words = ("--id", "4", "--listen", "0.0.0.0:7101", "--host", "a.example.org")
+    made = runner.server("init", folder, *words, "--json").json
+    config = ("--config", folder / "server.toml")
+    done = runner.server("card", *config, "-o", output, "--json")
+
+    assert (done.code, done.err) == (0, "")
+    assert done.json == {"id": 4, "address": "a.example.org:7101", "card": str(output)}
+    assert _mode(output) == 0o600
+    card = ServerCard.read(output)
+    token, _, tls_key = made["claim_token"].partition(".")
+    assert (card.id, card.address, card.claim_token) == (4, "a.example.org:7101", token)
+    assert card.tls_key.hex() == tls_key
+    assert token not in repr(card)
+    # Never over another file; where clients dial something else, that is said.
+    require_server_error(runner.server("card", *config, "-o", output), 1, "cannot be made")
+    other = tmp_path / "other.card"
+    moved = runner.server("card", *config, "-o", other, "--address", "b.example.org:443", "--json")
+    assert moved.json["address"] == "b.example.org:443"
+
+
+def test_card_of_a_server_without_a_port_of_its_own_asks_for_the_address(
+    runner: Runner, made: Path, tmp_path: Path
+) -> None:
+    words = ("card", "--config", made / "server.toml", "-o", tmp_path / "card")
+
+    require_server_error(runner.server(*words), 2, "does not say which address", "--address")
+    assert runner.server(*words, "--address", "127.0.0.1:7101").code == 0
 
 
 def test_a_server_off_loopback_gets_tls_and_its_token_carries_the_key(

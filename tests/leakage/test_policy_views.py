@@ -289,7 +289,8 @@ def everything(made: Collection, attributes: Sequence[str]) -> tuple[dict[str, o
     seen: dict[str, object] = {}
     with made.searcher(attributes, replies) as searcher:
         for query in QUERIES:
-            for options in ({"k": 5}, {"k": 100}, {"k": 3, "offset": 4}, {"max_records": 2}):
+            ways: list[dict[str, Any]] = [{"k": 5}, {"k": 100}, {"k": 3, "offset": 4}]
+            for options in (*ways, {"max_records": 2}):
                 seen[f"{query} {options}"] = shown(searcher.search(query, **options))
         opened = searcher.refresh()
         for view in opened.views:

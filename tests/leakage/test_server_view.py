@@ -33,7 +33,14 @@ from mksearch.index.geometry import LevelGeometry
 from mksearch.index.manifest import Manifest
 from mksearch.index.segment import SegmentReader
 from mksearch.index.stream import open_stream, seal_stream
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+)
 from mksearch.params import P, Quorum
 from mksearch.query.answer import Attempt
 from mksearch.query.ranking import Source
@@ -77,6 +84,7 @@ class WatchedServer:
         self._server = server
         self._view = view
         self.score_requests: list[ScoreRequest] = []
+        self.select_requests: list[SelectRequest] = []
 
     def _see(self, *what: object) -> None:
         self._view.calls.append(what)
@@ -142,6 +150,15 @@ class WatchedServer:
         self._see("records", request.version, slots.shape, slots.dtype.str)
         answer = self._server.records(request)
         self._see("elements", answer.elements.shape)
+        return answer
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        self.select_requests.append(request)
+        selectors = request.selectors
+        ids = len(request.query_id), request.version, len(request.segment)
+        self._see("select", *ids, selectors.shape, selectors.dtype.str)
+        answer = self._server.select(request)
+        self._see("selected", answer.elements.shape, answer.elements.dtype.str)
         return answer
 
     def read_object(self, name: bytes, offset: int, n_bytes: int) -> bytes:

@@ -192,7 +192,7 @@ def build(
 
 
 def _unmasked(segment: SegmentView, level: int, cells: NDArray[np.uint16]) -> NDArray[np.int64]:
-    masks = segment.masks(level, np.arange(cells.shape[1]), 0, len(cells))
+    masks = segment.masks(level, np.arange(cells.shape[1]), None)
     return modp.subtract(cells, masks.T).astype(np.int64)
 
 

@@ -22,7 +22,7 @@ from mksearch.errors import ParameterError
 from mksearch.index.geometry import LevelGeometry
 from mksearch.params import P
 from mksearch.scoring.cpu import CpuEngine
-from mksearch.scoring.engine import AUTO, ENGINES, Engine, make_engine
+from mksearch.scoring.engine import AUTO, ENGINES, Engine, make_engine, score_levels
 from mksearch.scoring.reference import NumpyEngine
 from mksearch_server.ray_engine import RayEngine
 from tests.gpu.engines import require_engine, the_gpu_engine, the_shimmed_engine
@@ -143,6 +143,32 @@ def test_engines_compute_what_plain_integers_give(
     sums = assert_equal_everywhere(cells, geometry, vectors)
 
     np.testing.assert_array_equal(sums, in_plain_integers(cells, geometry, vectors))
+
+
+@given(
+    geometry=GEOMETRIES,
+    blocks=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    n_vectors=st.lists(st.sampled_from([1, 2, 4]), min_size=6, max_size=6),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=40, deadline=None)
+def test_several_segments_in_one_pass_are_scored_as_one_after_another(
+    geometry: LevelGeometry, blocks: list[int], n_vectors: list[int], seed: int
+) -> None:
+    # All with as many vectors, as segments of one group have them, and then each with its own.
+    for counts in ([n_vectors[0]] * len(blocks), n_vectors):
+        levels = []
+        for number, (n_blocks, count) in enumerate(zip(blocks, counts, strict=False)):
+            # A mapped file is never written, and its array does not begin at the file's first byte.
+            cells = draw_elements(seed + number, 8 * n_blocks + 1, geometry.width)[1:]
+            cells.flags.writeable = False
+            vectors = draw_elements(seed + 100 + number, count, geometry.width)
+            levels.append(((bytes([number]), 0), cells, vectors))
+
+        alone = [NUMPY.score(cells, geometry, vectors) for _, cells, vectors in levels]
+        for engine in (CPU, NUMPY):
+            for found, wanted in zip(score_levels(engine, levels, geometry), alone, strict=True):
+                np.testing.assert_array_equal(found, wanted, err_msg=engine.name)
 
 
 @pytest.mark.parametrize("n_tables", [1, 3, 8])

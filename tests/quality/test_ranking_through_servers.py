@@ -28,6 +28,8 @@ Kind = Literal["tfidf", "bm25"]
 PlaintextEngine = Callable[[str], NDArray[np.float64]]
 
 K = 10
+#: Queries of a collection that are asked by naming blocks as well.
+N_FAST = 25
 #: Scores are exact to some 2**-30 a term; plaintext engines round as well.
 SCORE_TOLERANCE = 1e-6
 BASELINES: dict[Kind, str] = {"tfidf": "sklearn-tfidf/snowball", "bm25": "bm25s/snowball"}
@@ -124,6 +126,19 @@ def searched(
     yield Searched(collection, kind, local, results)
     # Maps of deleted files stay readable; half a gigabyte of disk must not outlive its tests.
     shutil.rmtree(folder)
+
+
+@pytest.mark.data
+def test_named_blocks_give_the_same_hits_scores_and_order(searched: Searched) -> None:
+    searcher = searched.local.searcher()
+    queries = list(searched.collection.queries.items())[:N_FAST]
+    results = {query: searcher.search(text, K, privacy="fast") for query, text in queries}
+    shares = [result.cells_share for result in results.values()]
+    print(f"{searched.collection.name} {searched.kind}: cells read {fmean(shares):.3f} of all")
+
+    for query, result in results.items():
+        assert result.exact
+        assert result.hits == searched.results[query].hits
 
 
 @pytest.mark.data

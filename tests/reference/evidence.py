@@ -23,6 +23,7 @@ class Request(NamedTuple):
     segment: bytes
     level: int
     shares: Sequence[Sequence[int]]
+    blocks: Sequence[int] = ()
 
 
 def _elements(values: Sequence[int]) -> bytes:
@@ -31,8 +32,11 @@ def _elements(values: Sequence[int]) -> bytes:
 
 def asked(request: Request) -> bytes:
     """Return the bytes of a request that are hashed."""
-    head = b"score\x00" + request.query_id + u64(request.version) + request.segment
+    kind = b"score-blocks\x00" if request.blocks else b"score\x00"
+    head = kind + request.query_id + u64(request.version) + request.segment
     head += u32(request.level) + u32(len(request.shares))
+    if request.blocks:
+        head += u32(len(request.blocks)) + b"".join(u32(block) for block in request.blocks)
     return head + b"".join(_elements(share) for share in request.shares)
 
 

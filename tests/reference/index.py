@@ -87,7 +87,7 @@ def default_widths(
     documents = min(max(nearest, 256), 8192)
     out = []
     for level in range(n_levels):
-        target = documents if level == 0 else 8 * documents
+        target = documents * [1, 4, 16][min(level, 2)]
         if _ceil64(n_terms) + 64 * n_tables <= target:
             out.append((max(64, _ceil64(n_terms)), 64))
         else:

@@ -1,4 +1,4 @@
-"""Manifests of all formats and renewals: encode, sign, read (sections 7, 12.5, 14)."""
+"""Manifests of all formats and renewals: encode, sign, read (sections 7, 12.5, 14, 15.1)."""
 
 from __future__ import annotations
 
@@ -62,6 +62,13 @@ _ACCESS = {
 }
 _SEALED_BODY = _BODY | {"access": _ACCESS, "groups": [_SEALED_GROUP]}
 _TIMESTAMP = {"timestamp_key": bytes_of(32)}
+_SERVERS = {
+    "servers": [
+        {"id": is_uint, "address": is_text, "key": bytes_of(32), "tls_key": is_bytes,
+         "since": is_uint}
+    ],
+    "retired": [{"id": is_uint, "key": bytes_of(32), "until": is_uint}],
+}  # fmt: skip
 _RENEWAL_MAGIC = b"MKRENEWL"
 _RENEWAL_LABEL = b"mksearch/1/renewal\x00"
 _RENEWAL = {
@@ -80,15 +87,23 @@ def is_sealed(body: object) -> bool:
 
 
 def is_renewable(body: object) -> bool:
-    """Tell whether a body is of format 3."""
+    """Tell whether a body names a timestamp key."""
     return isinstance(body, dict) and "timestamp_key" in body
 
 
+def is_listed(body: object) -> bool:
+    """Tell whether a body is of format 4."""
+    return isinstance(body, dict) and "servers" in body
+
+
 def _check_format(body: object, file_format: int) -> None:
-    """Refuse at 14.1.1 and 12.5.1 what belongs to another format."""
-    require(is_renewable(body) == (file_format == 3), "14.1.1", "a timestamp key, or none")
+    """Refuse at 15.1.1, 14.1.1 and 12.5.1 what belongs to another format."""
+    listed = isinstance(body, dict) and ("servers" in body, "retired" in body)
+    require(listed in (False, (file_format == 4,) * 2), "15.1.1", "servers, or none")
+    if file_format != 4:
+        require(is_renewable(body) == (file_format == 3), "14.1.1", "a timestamp key, or none")
     sealed = is_sealed(body)
-    if file_format != 3:
+    if file_format < 3:
         require(sealed == (file_format == 2), "12.5.1", "a body of the other format")
     groups = body.get("groups") if isinstance(body, dict) else None
     for group in groups if isinstance(groups, list) else []:
@@ -122,9 +137,44 @@ def _check_access(body: dict[str, Any]) -> None:
     require(not later, "12.5.5", "a group of a later epoch")
 
 
+def _check_servers(body: dict[str, Any]) -> None:
+    """Refuse at 15.1.2 servers that cannot be."""
+    version, n = body["version"], body["n_servers"]
+    ids = [server["id"] for server in body["servers"]]
+    require(ids == list(range(1, n + 1)), "15.1.2", f"servers {ids}")
+    for server in body["servers"]:
+        address = server["address"]
+        plain = all(33 <= ord(letter) <= 126 for letter in address)
+        require(plain and 1 <= len(address) <= 255 and ":" in address, "15.1.2", "no address")
+        require(len(server["tls_key"]) in (0, 32), "15.1.2", "a TLS key of another length")
+        require(1 <= server["since"] <= version, "15.1.2", f"since {server['since']}")
+    require(len(body["retired"]) <= 1024, "15.1.2", "too many were replaced")
+    for past in body["retired"]:
+        require(1 <= past["id"] <= n, "15.1.2", f"server {past['id']} was replaced")
+        require(2 <= past["until"] <= version, "15.1.2", f"until {past['until']}")
+    keys = [one["key"] for one in body["servers"] + body["retired"]]
+    require(len(set(keys)) == len(keys), "15.1.2", "a key is there twice")
+
+
+def _check_follows(body: dict[str, Any], before: dict[str, Any]) -> None:
+    """Refuse at 15.1.3 servers that may not come after those of an earlier version."""
+    if not is_listed(before) or body["version"] <= before["version"]:
+        return
+    require(is_listed(body), "15.1.3", "the servers are not named any more")
+    require(body["collusion_bound"] == before["collusion_bound"], "15.1.3", "another bound")
+    require(body["n_servers"] >= before["n_servers"], "15.1.3", "a server was dropped")
+    for past in before["retired"]:
+        require(past in body["retired"], "15.1.3", "a replaced server is forgotten")
+    since = {p["key"] for p in body["retired"] if p["until"] > before["version"]}
+    for old, new in zip(before["servers"], body["servers"], strict=False):
+        same = old["key"] == new["key"]
+        require(same or old["key"] in since, "15.1.3", f"another server {old['id']}, unsaid")
+
+
 def _check_body(body: dict[str, Any]) -> None:
     shape = _SEALED_BODY if is_sealed(body) else _BODY
     shape = shape | _TIMESTAMP if is_renewable(body) else shape
+    shape = shape | _SERVERS if is_listed(body) else shape
     require(has_shape(shape, body), "7.4", "the body has other keys or types")
     n, t = body["n_servers"], body["collusion_bound"]
     require(t >= 1 and 2 * t + 1 <= n <= 255, "7.4", f"{n} servers with collusion bound {t}")
@@ -135,6 +185,8 @@ def _check_body(body: dict[str, Any]) -> None:
         require(scoring_in_range(group["scoring"]), "7.4", "scoring is out of range")
     if is_sealed(body):
         _check_access(body)
+    if is_listed(body):
+        _check_servers(body)
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
@@ -163,8 +215,9 @@ def read_manifest(
     accept_expired: bool = False,
     authority: bytes | None = None,
     renewal: bytes = b"",
+    before: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a manifest file; refuse at 7.1 to 7.7, 12.5.1 to 12.5.4 and 14.1.1.
+    """Return the body of a manifest file; refuse at 7.1 to 7.7, 12.5, 14.1.1 and 15.1.
 
     Args:
         data: the file.
@@ -175,9 +228,10 @@ def read_manifest(
         accept_expired: skip 7.7.
         authority: pinned id of 32 bytes, for a member.
         renewal: a file that is refused at 14.2.1 to 14.2.8, or none.
+        before: body of the highest manifest seen.
     """
     file_format = int.from_bytes(data[8:12], "big")
-    require(data[:8] == MAGIC and file_format in (1, 2, 3), "7.1", "another magic or format")
+    require(data[:8] == MAGIC and file_format in (1, 2, 3, 4), "7.1", "another magic or format")
     require(len(data) >= 16, "7.2", "no length")
     size = int.from_bytes(data[12:16], "big")
     require(len(data) == 16 + size + 64, "7.2", f"{len(data)} bytes for a body of {size}")
@@ -201,6 +255,8 @@ def read_manifest(
             require(manifest_hash(raw) == known, "7.6", f"two manifests of version {version}")
         if body["version"] == version + 1:
             require(body["previous"] == known, "7.6", "not the successor of the manifest known")
+    if before is not None:
+        _check_follows(body, before)
     until = body["expires_at"]
     if renewal:
         until = max(until, read_renewal(renewal, body, manifest_hash(raw), now)["expires_at"])

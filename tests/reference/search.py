@@ -91,10 +91,12 @@ class View(NamedTuple):
     n_checks: int
 
     def unmask(
-        self, sums: Sums, vector: Sequence[int], rows: Sequence[int]
+        self, sums: Sums | Mapping[int, list[int]], vector: Sequence[int], rows: Sequence[int]
     ) -> dict[int, list[int]]:
         """Take the mask times `vector` off the sums of these physical rows (8.5, 8.7)."""
-        panels = [[c for c in self.columns.panel(g) if vector[c]] for g in range(len(sums[0]))]
+        panels = [
+            [c for c in self.columns.panel(g) if vector[c]] for g in range(self.columns.n_tables)
+        ]
         return {
             row: [
                 (total - sum(vector[c] * self._mask(c, row) for c in panel)) % P
@@ -123,7 +125,7 @@ class View(NamedTuple):
                     return False
         return True
 
-    def lied(self, block: int, sums: Sums, share: Sequence[int]) -> bool:
+    def lied(self, block: int, sums: Sums | Mapping[int, list[int]], share: Sequence[int]) -> bool:
         """Judge one answer alone, in one block (8.7)."""
         return not self.holds(block, self.unmask(sums, share, self.rows_of(block)))
 
@@ -366,15 +368,16 @@ class Member:
             if n_records == max_records:
                 exact = False
                 break
-            found, refused = self._fetch(r, query, servers)
+            found, refused = self.fetch(r, query, servers)
             n_records += 1
             liars |= refused
             hits = sorted(hits + found, key=lambda hit: (-hit.score, hit.external_id.encode()))
         return Found(hits[:k], exact, liars, n_records)
 
-    def _fetch(
+    def fetch(
         self, r: int, query: Mapping[int, int], servers: Mapping[int, Server]
     ) -> tuple[list[Hit], frozenset[int]]:
+        """Return the hits of a row, whoever sends its record, and who sent a bad one (8.10)."""
         refusals: dict[int, Refused] = {}
         for j, server in servers.items():
             try:

@@ -249,6 +249,17 @@ def masks(coefficients: Sequence[int], target: int, helpers: Sequence[int]) -> l
     return values
 
 
+def keys_for(verification: access.Verification, n: int) -> access.Verification:
+    """Return the keys of one generation for more servers (13.6.6)."""
+    helpers = range(1, verification.t + 2)
+    keys = list(verification.keys)
+    for point in range(len(keys) + 1, n + 1):
+        factors = access.lagrange(helpers, point)
+        pairs = zip(verification.keys[: verification.t + 1], factors, strict=True)
+        keys.append(times(power(key, factor) for key, factor in pairs))
+    return verification._replace(keys=keys)
+
+
 def part_context(repair: bytes, generation: int, target: int, helper: int) -> bytes:
     """Return what a part is bound to when it is sealed."""
     return repair + u64(generation) + bytes([target, helper])

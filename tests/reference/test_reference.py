@@ -7,7 +7,7 @@ import math
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import combinations
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from . import codec, field, index, keys, keystream, manifest, records, search, stream, text
+from . import codec, descent, field, index, keys, keystream, manifest, records, search, stream, text
 from . import segment as segments
 from .field import P
 from .refused import Refused
@@ -305,7 +305,9 @@ def test_a_cell_holds_the_largest_impact_of_its_column_and_checks_weigh_the_chil
 
 
 def test_default_widths_follow_the_mean_row_and_the_vocabulary() -> None:
-    assert index.default_widths(29 * 100, 100, 50_000, 3, 2) == [(512, 512), (4096, 4096)]
+    assert index.default_widths(29 * 100, 100, 50_000, 3, 4) == [
+        *((512, 512), (2048, 2048), (8192, 8192), (8192, 8192)),
+    ]
     assert index.default_widths(29 * 100, 100, 2_000, 3, 2) == [(512, 512), (2048, 64)]
     assert index.default_widths(0, 1, 0, 3, 1) == [(64, 64)]
 
@@ -1053,3 +1055,51 @@ MANIFEST_CHANGES: dict[str, Callable[[], object]] = {
 def test_a_bad_manifest_is_refused_at_its_step(name: str) -> None:
     with refused_at(name.split(maxsplit=1)[0]):
         MANIFEST_CHANGES[name]()
+
+
+# Named blocks
+
+
+class BlockLiar(descent.HonestBlockServer):
+    """Adds an error to the first sum about a level."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(built().segment)
+        self.level = level
+
+    def answer_blocks(
+        self, query_id: bytes, level: int, share: list[int], blocks: Sequence[int]
+    ) -> search.Answer:
+        answer = super().answer_blocks(query_id, level, share, blocks)
+        if level == self.level:
+            answer.sums[0][0] = (answer.sums[0][0] + 1) % P
+        return answer
+
+
+@pytest.mark.parametrize("terms", QUERIES)
+def test_opening_blocks_one_by_one_finds_what_a_plain_engine_finds(terms: list[str]) -> None:
+    server = descent.HonestBlockServer(built().segment)
+    found, opened = descent.descend(member(), terms, 5, drawing(3), 1, {1: server, 3: server})
+    assert pairs(found) == plain_hits(TFIDF, terms, 5)
+    assert opened[0] == (len(built().segment.levels) - 1, 0)
+    assert len(opened) == len(set(opened))
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_liar_about_a_block_of_any_level_is_named(level: int) -> None:
+    honest_ = descent.HonestBlockServer(built().segment)
+    servers = {2: BlockLiar(level), 1: honest_, 3: honest_}
+    found, _ = descent.descend(member(), QUERIES[0], 5, drawing(4), 1, servers)
+    assert found.liars == {2}
+    assert pairs(found) == plain_hits(TFIDF, QUERIES[0], 5)
+
+
+def test_blocks_that_no_level_has_are_refused() -> None:
+    for blocks, step in (
+        ([], "8.11.1"),
+        ([1, 1], "8.11.1"),
+        ([2, 1], "8.11.1"),
+        ([0, 99], "8.11.2"),
+    ):
+        with refused_at(step):
+            descent.require_blocks(blocks, 99)

@@ -27,11 +27,11 @@ class Scoring:
         self.batches: list[list[bytes]] = []
         self.go = threading.Event()
 
-    def __call__(self, requests: Sequence[ScoreRequest]) -> list[bytes]:
+    def __call__(self, places: Sequence[Sequence[ScoreRequest]]) -> list[list[bytes]]:
         self.go.wait(10)
-        names = [made.query_id.strip() for made in requests]
-        self.batches.append(names)
-        if b"bad" in names:
+        names = [[made.query_id.strip() for made in requests] for requests in places]
+        self.batches.append([name for found in names for name in found])
+        if any(b"bad" in found for found in names):
             raise ParameterError("bad")
         return names
 

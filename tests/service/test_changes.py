@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,9 @@ from mksearch_client.member import Searcher
 from mksearch_client.owner import Owner, PublishReport
 from mksearch_client.publication import Publication
 from mksearch_client.watching import Watch
+from mksearch_server.store import ObjectStore
 from tests.support.grpc_stage import POLICY, RANDOM, GrpcStage, hit_ids, staging, until
+from tests.support.processes import clean_environment, client_command, run_client
 
 
 @pytest.fixture
@@ -241,6 +245,81 @@ def test_a_full_disk_in_a_compaction_is_one_line_and_loses_nothing(
     assert len(found(stage, "apple")) == 19
     assert len(stage.owner.compact().merges) == 1
     assert len(found(stage, "apple")) == 19
+
+
+def test_servers_whose_disks_are_full_in_a_compaction_lose_nothing(
+    stage: GrpcStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.owner.publish([write(tmp_path / "docs", **texts(20))])
+    stage.owner.delete(["d00.txt"])
+    before = stage.owner.status()[0]
+    stores = {server: made.runtime._store for server, made in stage.servers.items()}
+    keep = ObjectStore.keep_small
+
+    # The segment is stored and what comes behind it is not.
+    def fill(*full: int) -> None:
+        def kept(store: ObjectStore, name: bytes, data: bytes) -> None:
+            if any(store is stores[server] for server in full):
+                raise StorageError("object cannot be stored: No space left on device")
+            keep(store, name, data)
+
+        monkeypatch.setattr(ObjectStore, "keep_small", kept)
+
+    fill(1, 2)
+    with pytest.raises(MksearchError, match="No space left") as caught:
+        stage.owner.compact()
+    assert "\n" not in str(caught.value)
+    assert stage.owner.status()[0] == before
+    assert len(found(stage, "apple")) == 19
+    assert found(stage, "word0") == []
+
+    # One server alone holds nobody up, and takes what it missed once it has room.
+    fill(1)
+    stage.owner.compact()
+    assert list(stage.owner.behind) == [1]
+    assert len(found(stage, "apple")) == 19
+    fill()
+    assert stage.owner.compact().merges == ()
+    assert not stage.owner.behind
+    versions = {server.manifest.version for server in stage.servers.values()}
+    assert len(versions) == 1
+    assert len(found(stage, "apple")) == 19
+
+
+def test_a_second_process_that_publishes_meanwhile_is_refused_in_one_line(
+    stage: GrpcStage, tmp_path: Path
+) -> None:
+    docs = write(tmp_path / "docs", **texts(6))
+    profile = stage.owner.profile
+    with profile.locked():
+        done = run_client("owner", "publish", docs, "--profile", profile.folder, "--json")
+    assert done.code == 1
+    assert "another command is publishing" in done.json["message"]
+    assert stage.owner.status()[0] is None
+    done = run_client("owner", "publish", docs, "--profile", profile.folder, "--json")
+    assert (done.code, done.json["documents"]) == (0, 6)
+
+
+def test_a_folder_is_watched_by_the_command_line_until_it_is_interrupted(
+    stage: GrpcStage, tmp_path: Path
+) -> None:
+    docs = write(tmp_path / "docs", **texts(6))
+    words = ("owner", "watch", str(docs), "--profile", str(stage.owner.profile.folder))
+    command = client_command(*words, "--json", "--settle", "0.1", "--interval", "0.1")
+    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE) as watching:
+        try:
+            assert watching.stdout is not None
+            assert json.loads(watching.stdout.readline())["documents"] == 6
+            (docs / "d02.txt").unlink()
+            write(docs, new="walnut apple")
+            # What is seen between the two changes is a version of its own.
+            while not found(stage, "walnut") or found(stage, "word2"):
+                assert watching.stdout.readline()
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(30) != 0
+        finally:
+            watching.kill()
+    assert len(found(stage, "apple")) == 6
 
 
 def test_an_interrupted_compaction_is_finished_from_its_bytes(

@@ -28,6 +28,7 @@ from mksearch_client.owner import Owner
 from mksearch_client.profile import Profile, ServerEntry
 from mksearch_client.result import SearchResult
 from tests.service.conftest import QUERIES, SMALL, K, Published
+from tests.support.grpc_stage import until
 from tests.support.processes import (
     Fleet,
     ServerProcess,
@@ -154,6 +155,21 @@ def test_many_searches_beside_a_hanging_server_are_all_answered_in_time(
             spent.append(spent_s)
 
     assert max(spent) < HEDGE_S + SLACK_S, spent
+
+
+def test_a_server_that_hangs_is_asked_once_and_again_when_it_has_answered(
+    collection: Published,
+) -> None:
+    server = collection.fleet[1]
+    with collection.searcher() as searcher:
+        server.suspend()
+        late, after = (searcher.search(QUERIES[0], K) for _ in range(2))
+        assert (_statuses(late)[1], _statuses(after)[1]) == ("unreachable", "unused")
+        server.resume()
+        assert until(lambda: searcher._servers[1].waited_s == 0)
+        back = searcher.search(QUERIES[0], K)
+    assert _statuses(back)[1] == "ok"
+    assert late.hits == after.hits == back.hits
 
 
 def test_when_too_few_servers_are_left_the_error_names_each_one(collection: Published) -> None:

@@ -83,10 +83,10 @@ def test_a_secret_of_another_user_may_be_read_by_its_group_alone(config: Path) -
     path = config.parent / "tls.key"
     os.chown(path, NOBODY, os.getegid())
     path.chmod(0o440)
-    preflight._require_private(path)
+    preflight.require_secret(path)
     path.chmod(0o444)
     with pytest.raises(StorageError, match="by others"):
-        preflight._require_private(path)
+        preflight.require_secret(path)
 
 
 def test_a_secret_that_this_user_cannot_read_is_named_with_both_users(

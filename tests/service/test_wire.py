@@ -17,14 +17,15 @@ import pytest
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.crypto.secret import SecretKey
 from mksearch.crypto.signature import SigningKey
-from mksearch.errors import ServerRefused, ServerUnreachable
+from mksearch.errors import FormatError, ServerRefused, ServerUnreachable
 from mksearch.index.blob_list import BlobList
 from mksearch.index.manifest import Group, SignedManifest
 from mksearch.index.renewal import SignedRenewal
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
-from mksearch.params import MAX_RECORDS, Quorum
+from mksearch.params import BLOCKS_MAX, MAX_RECORDS, Quorum
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import Scoring
+from mksearch.wire import convert
 from mksearch.wire.v1 import owner_pb2, search_pb2
 from mksearch.wire.v1.error_pb2 import ErrorDetail
 from mksearch_client.connection import GrpcConnection
@@ -42,6 +43,7 @@ METHODS = {
     SEARCH + "GetManifest": search_pb2.GetManifestRequest,
     SEARCH + "Score": search_pb2.ScoreRequest,
     SEARCH + "GetRecords": search_pb2.GetRecordsRequest,
+    SEARCH + "Select": search_pb2.SelectRequest,
     SEARCH + "ReadObject": search_pb2.ReadObjectRequest,
     SEARCH + "GetRenewal": search_pb2.GetRenewalRequest,
     OWNER + "Claim": owner_pb2.ClaimRequest,
@@ -53,7 +55,7 @@ METHODS = {
     INFO + "GetInfo": owner_pb2.GetInfoRequest,
 }
 #: Methods that take a stream; the others wait for their one request as long as the client does.
-STREAMS = {SEARCH + "Score", OWNER + "Put"}
+STREAMS = {SEARCH + "Score", SEARCH + "Select", OWNER + "Put"}
 #: Codes of the table, and those that the transport gives for what is no message at all.
 TABLE = {code for _, code in STATUS_CODES}
 TRANSPORT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}
@@ -153,6 +155,7 @@ def _good_requests(published: Published) -> dict[str, list[bytes]]:
         name: [message.SerializeToString() for message in found] for name, found in messages.items()
     }
     encoded["Score"] = _score_messages(signed, published.fleet[1].data / "segments")
+    encoded["Select"] = _select_messages(signed, published.fleet[1].data / "segments")
     return {method: encoded[method.rpartition("/")[2]] for method in METHODS}
 
 
@@ -161,6 +164,22 @@ def _renewal(signed: SignedManifest) -> bytes:
     key = SigningKey(SecretKey(bytes(32)))
     named = replace(signed, manifest=replace(signed.manifest, timestamp_key=key.public))
     return SignedRenewal.sign(named, 1_800_000_000, key).encode()
+
+
+def _select_messages(signed: SignedManifest, segments: Path, n_fetches: int = 4) -> list[bytes]:
+    """Give the messages of a request with selectors of zeros."""
+    segment = signed.manifest.groups[0].segments[0].id
+    with (segments / segment.hex()).open("rb") as file:
+        layout = SegmentHeader.decode(file.read(HEADER_BYTES)).layout
+    head = search_pb2.SelectRequestHead(
+        query_id=bytes(16), version=signed.manifest.version, segment=segment, n_fetches=n_fetches
+    )
+    selectors = bytes(2 * n_fetches * layout.slot.groups(layout.n_slots)[0])
+    messages = (
+        search_pb2.SelectRequest(head=head, selectors=selectors[:20]),
+        search_pb2.SelectRequest(selectors=selectors[20:]),
+    )
+    return [message.SerializeToString() for message in messages]
 
 
 def _score_messages(signed: SignedManifest, segments: Path) -> list[bytes]:
@@ -258,8 +277,13 @@ def _changed(source: random.Random, message: bytes) -> bytes:
         ("GetRecords", search_pb2.GetRecordsRequest(slots=[0])),
         ("GetRecords", search_pb2.GetRecordsRequest(slots=range(MAX_RECORDS + 1))),
         ("GetRecords", search_pb2.GetRecordsRequest(slots=[2**64 - 1])),
+        ("Select", search_pb2.SelectRequest()),
+        ("Select", search_pb2.SelectRequest(selectors=bytes(40))),
+        ("Select", search_pb2.SelectRequest(head={"n_fetches": 2**32 - 1})),
+        ("Select", search_pb2.SelectRequest(head={"query_id": bytes(16), "segment": bytes(32)})),
         ("Score", search_pb2.ScoreRequest()),
         ("Score", search_pb2.ScoreRequest(head={"n_vectors": 2**32 - 1})),
+        ("Score", search_pb2.ScoreRequest(head={"blocks": range(BLOCKS_MAX + 1)})),
     ],
 )
 def test_a_request_that_asks_for_the_impossible_is_refused_in_words(
@@ -274,6 +298,30 @@ def test_a_request_that_asks_for_the_impossible_is_refused_in_words(
     }
     # A call with one answer may end with an empty one, which clients do not look at.
     assert not any(answered.messages)
+
+
+def test_selectors_that_do_not_fit_are_refused(collection: Published, caller: Caller) -> None:
+    signed = collection.profile.highest_seen()
+    assert signed is not None
+    segments = collection.fleet[1].data / "segments"
+    good = _select_messages(signed, segments)
+    assert caller(SEARCH + "Select", good).code is grpc.StatusCode.OK
+    assert caller(SEARCH + "Select", good * 64).code is grpc.StatusCode.OK
+    high = search_pb2.SelectRequest(selectors=b"\xff\xff").SerializeToString()
+    more = search_pb2.SelectRequest(selectors=bytes(2)).SerializeToString()
+    wrong = (
+        *(_select_messages(signed, segments, n) for n in (0, 1, 3, 5, 63, 65, 128, 2000)),
+        good[:1],
+        [*good, more],
+        [good[0], high, good[1]],
+        good[1:],
+        good * 65,
+    )
+    for messages in wrong:
+        answered = caller(SEARCH + "Select", list(messages))
+        _require_named(answered)
+        assert answered.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert not answered.messages
 
 
 def test_offsets_and_sizes_at_the_edge_of_a_stored_object(
@@ -354,6 +402,22 @@ def test_shares_without_end_are_refused_at_once_and_cost_no_memory(collection: P
 
     assert n_sent < 30 * 50
     assert server.memory_bytes() < before + GROWTH_BYTES
+
+
+@pytest.mark.parametrize("blocks", [[2**32 - 1], [1, 0], [0, 0], range(BLOCKS_MAX + 1)])
+def test_blocks_that_no_level_has_are_refused_before_the_shares_come(
+    collection: Published, caller: Caller, blocks: Iterable[int]
+) -> None:
+    head, _ = _good_requests(collection)[SEARCH + "Score"]
+    message = search_pb2.ScoreRequest.FromString(head)
+    message.head.blocks.extend(blocks)
+    message.shares = b""
+
+    answered = caller(SEARCH + "Score", [message.SerializeToString()])
+
+    _require_named(answered)
+    assert answered.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "block" in answered.text
 
 
 def test_a_message_larger_than_any_is_refused_by_the_transport(
@@ -699,6 +763,30 @@ def test_the_log_of_a_server_holds_no_secret_and_no_traceback(collection: Publis
         assert QUERIES[0] not in log
         for line in log.splitlines():
             assert "INFO" in line or "ERROR" in line or "WARNING" in line, line
+
+
+# --- messages in one another ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_bytes", [10, 300_000, 1 << 20])
+def test_small_messages_travel_in_one_another_and_come_out_as_they_were(n_bytes: int) -> None:
+    def message(number: int) -> search_pb2.ScoreRequest:
+        return search_pb2.ScoreRequest(shares=bytes([number]) * n_bytes)
+
+    travelling = list(convert.packed(message(number) for number in range(7)))
+    assert len(travelling) == {10: 1, 300_000: 3, 1 << 20: 7}[n_bytes]
+    assert all(made.ByteSize() <= (1 << 20) + 100 for made in travelling)
+    received = [one.shares for made in travelling for one in convert.unpacked(made)]
+    assert received == [message(number).shares for number in range(7)]
+
+
+def test_messages_within_messages_of_a_message_are_refused() -> None:
+    inner = search_pb2.ScoreRequest(further=[search_pb2.ScoreRequest()])
+    with pytest.raises(FormatError):
+        list(convert.unpacked(search_pb2.ScoreRequest(further=[inner])))
+    many = [search_pb2.ScoreResponse()] * 257
+    with pytest.raises(FormatError):
+        list(convert.unpacked(search_pb2.ScoreResponse(further=many)))
 
 
 # --- large objects -------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ import mksearch_server.repair
 import mksearch_server.scrub
 import mksearch_server.serve
 from mksearch_client.publication import Publication, upload
-from mksearch_server.scrub import prove_store
+from mksearch_server.identity import Claim
+from mksearch_server.scrub import Findings, prove_store
 from tests.support.local import open_server
 
 __all__ = ["ABORTED", "Act", "client", "forked", "repair", "run_to_step", "server", "upload_to"]
@@ -149,7 +150,11 @@ def server(*words: str) -> None:
 
 def repair(*words: str) -> None:
     """Be ``mksearch-server repair``, with all of its steps in one process."""
-    for name, work in (("scrub", prove_store), ("copy_good", mksearch_server.scrub._copy)):
+
+    def prove(data: Path, claim: Claim | None, _config_path: Path) -> Findings:
+        return prove_store(data, claim)
+
+    for name, work in (("scrub", prove), ("copy_good", mksearch_server.scrub._copy)):
         setattr(mksearch_server.repair, name, work)
     _main_of(mksearch_server.cli.main, ("repair", *words))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mksearch.access.credential import SignedCredential
 from mksearch.crypto.randomness import SystemRandom
+from mksearch.crypto.signature import SigningKey
 from mksearch.index.geometry import LevelGeometry
 from mksearch.index.manifest import Manifest
 from mksearch.scoring.engine import make_engine
@@ -136,6 +137,11 @@ class GrpcServer:
         return self.folder / "data"
 
     @property
+    def key(self) -> bytes:
+        """The public key that signs its answers."""
+        return SigningKey(self.runtime.identity.seed).public
+
+    @property
     def manifest(self) -> Manifest:
         """What it serves."""
         active = self.runtime.search.active
@@ -242,6 +248,8 @@ class GrpcStage:
         )
         self.admin = Admin.create(self.owner.profile)
         self.users: dict[str, User] = {}
+        self._tls = tls
+        self._newcomers: list[GrpcServer] = []
 
     def publish(self, n_docs: int = 8) -> None:
         """Publish both groups and write the card."""
@@ -260,6 +268,13 @@ class GrpcStage:
         """Share the authority over the servers."""
         self.admin.share()
         self.owner.renew()
+
+    def newcomer(self, server: int) -> GrpcServer:
+        """Return a server that nobody has claimed, made for a place."""
+        folder = self.folder / f"newcomer-{len(self._newcomers)}"
+        made = GrpcServer(folder, server, self._loop, tls=self._tls)
+        self._newcomers.append(made)
+        return made
 
     def applicant(self, name: str) -> User:
         """Return a user who holds no credential."""
@@ -284,7 +299,7 @@ class GrpcStage:
 
     def close(self) -> None:
         self.owner.close()
-        for server in self.servers.values():
+        for server in {*self.servers.values(), *self._newcomers}:
             server.stop()
         self._loop.close()
 

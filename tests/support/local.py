@@ -22,6 +22,7 @@ from mksearch.text.analyzers import Analyzer, make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.held import HeldGroup, Source
 from mksearch_client.keys import OwnerKeys
+from mksearch_client.part_memory import PartMemory
 from mksearch_client.publication import Publication, stage, upload
 from mksearch_client.publishing import Publisher
 from mksearch_client.reading import Document
@@ -69,7 +70,9 @@ class LocalCollection:
         def header(ref: SegmentRef) -> SegmentHeader:
             return SegmentHeader.decode(server.read_object(ref.id, 0, HEADER_BYTES))
 
-        return Source(lambda ref: server.read_object(ref.id, 0, ref.size), header)
+        # Every other version is read as by an owner without a memory of the ones before.
+        memory = PartMemory(self.folder / "parts", self.keys) if version % 2 else None
+        return Source(lambda ref: server.read_object(ref.id, 0, ref.size), header, memory)
 
     def held(self) -> tuple[HeldGroup, Catalogue]:
         """Return the group as the owner sees it, and the catalogue."""

@@ -27,7 +27,7 @@ from mksearch_server.ray_config import RayConfig
 from mksearch_server.ray_engine import RayEngine
 from mksearch_server.ray_routing import Router
 from mksearch_server.ray_shard import Shard
-from mksearch_server.store import SEGMENTS
+from mksearch_server.rooms import SEGMENTS
 
 __all__ = [
     "OBJECT_STORE_BYTES",

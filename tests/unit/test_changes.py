@@ -12,13 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mksearch.codec import ByteReader, decode_varints, encode_varint
+from mksearch.crypto.kdf import sha256
 from mksearch.crypto.randomness import SystemRandom
 from mksearch.errors import AnswerRefused, FormatError, InputError
+from mksearch.index.blob_list import BlobList
 from mksearch.index.dictionary import RATIO_ONE
+from mksearch.index.manifest import ObjectRef
 from mksearch.query.trapdoor import parse_question
 from mksearch.text.weights import SCORE_ONE
+from mksearch_client.keys import OwnerKeys
+from mksearch_client.part_memory import PartMemory
 from mksearch_client.reading import Document
 from mksearch_client.rounds import Asked, SearchRounds
+from mksearch_server.listing import Listing
 from tests.chaos.changes import (
     Model,
     change_at_random,
@@ -34,6 +40,7 @@ from tests.support.plain import PlainEngine
 SCORINGS = ("tfidf", "bm25")
 #: More of them: `./dev chaos --only changes`.
 N_STEPS = 60
+RANDOM = SystemRandom()
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -194,11 +201,11 @@ def test_a_server_that_missed_a_deletion_is_refused_and_finds_nothing_deleted(
 
 
 def test_of_equal_documents_the_deleted_ones_alone_go_and_cost_no_fetches(tmp_path: Path) -> None:
-    twins = [Document(f"twin-{n:05}", "", "walnut walnut oak") for n in range(3000)]
+    twins = [Document(f"twin-{n:05}", "", "walnut walnut oak") for n in range(20_000)]
     model = Model([*twins, *corpus(30)], tmp_path, "bm25")
     gone = {document.id for document in twins[::2]}
     model.change([], gone)
-    result = model.collection.searcher().search("walnut", 2000)
+    result = model.collection.searcher().search("walnut", 10_000)
     assert [hit.id for hit in result.hits] == [d.id for d in twins if d.id not in gone]
     assert result.records_fetched <= 3
     assert result.exact
@@ -206,6 +213,78 @@ def test_of_equal_documents_the_deleted_ones_alone_go_and_cost_no_fetches(tmp_pa
     model.change([], {d.id for d in twins} - gone)
     result = model.collection.searcher().search("walnut", 2000)
     assert (result.hits, result.records_fetched) == ((), 0)
+
+
+def test_what_the_profile_keeps_of_a_part_is_the_part_or_nothing(tmp_path: Path) -> None:
+    model = Model([*corpus(40), Document("ähnlich", "Ünïcode ☃", "walnut")], tmp_path, "bm25")
+    held, catalogue = model.collection.held()
+    (ref,) = catalogue.parts.values()
+    part = held.segments[0].part
+    memory = PartMemory(tmp_path / "kept", model.collection.keys)
+    assert memory.get(ref) is None
+    memory.put(ref, part)
+    kept = memory.get(ref)
+    assert kept is not None
+    assert kept.encode() == part.encode()
+    assert kept.titles[1:3] == list(part.titles[1:3])
+
+    # Sealed as it is, under another name: it is of that name no more.
+    path = tmp_path / "kept" / ref.id.hex()
+    other = ObjectRef(bytes(32), ref.size)
+    path.with_name(other.id.hex()).write_bytes(path.read_bytes())
+    assert memory.get(other) is None
+    assert PartMemory(tmp_path / "kept", OwnerKeys.generate(RANDOM)).get(ref) is None
+    secret = b"walnut"
+    assert secret not in path.read_bytes()
+    memory.keep_only([ref])
+    assert [left.name for left in path.parent.iterdir()] == [path.name]
+    for damaged in (b"", path.read_bytes()[:-1], bytes(80), path.read_bytes().replace(b"M", b"N")):
+        path.write_bytes(damaged)
+        assert memory.get(ref) is None
+    # A folder that cannot be written costs time and nothing else.
+    memory.keep_only([])
+    path.parent.rmdir()
+    path.parent.write_bytes(b"")
+    memory.put(ref, part)
+    assert memory.get(ref) is None
+
+
+NAMES = st.binary(min_size=1, max_size=2).map(lambda name: name.ljust(31, b"\1") + b"\0")
+
+
+@given(st.dictionaries(NAMES, st.integers(0, 2**64 - 1)), st.dictionaries(NAMES, st.just(7)))
+def test_a_changed_blob_list_is_the_list_of_what_there_is(
+    before: dict[bytes, int], come: dict[bytes, int]
+) -> None:
+    gone = sorted(before)[::2]
+    changed = BlobList.of(before.items()).changed(gone, come.items())
+    wanted = {name: size for name, size in before.items() if name not in gone} | come
+    assert changed.blobs == tuple(sorted(wanted.items()))
+    assert BlobList.decode(changed.encode()) == changed
+    assert all(changed.size_of(name) == size for name, size in wanted.items())
+    assert all((changed.size_of(name) is None) == (name not in wanted) for name in gone)
+
+
+@given(st.lists(st.tuples(st.sets(NAMES), st.sets(NAMES)), max_size=2))
+def test_a_listing_beyond_another_is_the_difference_of_their_names(
+    pairs: list[tuple[set[bytes], set[bytes]]],
+) -> None:
+    listings = []
+    for side in (0, 1):
+        listing = object.__new__(Listing)
+        listing.named = {bytes([side]) * 32: 1}
+        listing.lists = {}
+        for number, pair in enumerate(pairs):
+            blobs = BlobList.of((name, 1) for name in pair[side])
+            listing.add_list(sha256(blobs.encode(), bytes([number])), blobs)
+        listings.append(listing)
+    one, other = listings
+    names = [
+        set(made.named).union(*(pair[at] for pair in pairs)) for at, made in enumerate(listings)
+    ]
+    assert set(one.beyond(None)) == names[0]
+    assert set(one.beyond(other)) == names[0] - names[1]
+    assert other.drop_from(names[0]) == names[0] - names[1]
 
 
 def test_tombstones_are_padded_so_that_few_and_many_deletions_have_one_size(

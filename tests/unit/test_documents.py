@@ -131,7 +131,7 @@ def test_every_row_of_the_threat_model_names_its_test_or_says_that_there_is_none
 
 def test_the_vocabulary_of_a_small_collection_shows_in_its_widths() -> None:
     for n_terms in (100, 4321, 8562, 12_000):
-        _, nodes = choose_geometry(mean_terms=22, n_terms=n_terms, n_levels=2)
+        *_, nodes = choose_geometry(mean_terms=22, n_terms=n_terms, n_levels=3)
 
         assert 0 <= nodes.dedicated - n_terms < params.PANEL_UNIT
 
@@ -200,7 +200,8 @@ def test_the_parameters_of_the_protocol_are_those_of_the_code() -> None:
         f"`T = {params.COLUMNS_PER_TERM}` times",
         f"multiple of {params.D0_MIN} ",
         f"kept in {params.D0_MIN}..{params.D0_MAX}",
-        f"with `{params.NODE_WIDTH_FACTOR} T`",
+        f"with `{params.NODE_WIDTH_FACTOR} T`, ",
+        f"levels above with `{params.TOP_WIDTH_FACTOR} T`",
         "`units` is {}, {}, {} or {}".format(*params.SLOT_UNITS),
         f"at least {params.SLOT_FIT_PERCENT}% of the rows",
         f"chunks of {params.CHUNK_BYTES:,} bytes",

@@ -76,6 +76,7 @@ SERVERS_MAY_IMPORT = {
     "mksearch.field", "mksearch.field.modp",
     "mksearch.index", "mksearch.index.blob_list", "mksearch.index.geometry",
     "mksearch.index.manifest", "mksearch.index.renewal", "mksearch.index.segment",
+    "mksearch.index.server_list",
     "mksearch.index.slot_shape",
 }  # fmt: skip
 SERVERS_MAY_IMPORT_ALL_OF = ("mksearch.kernels", "mksearch.scoring", "mksearch.wire")

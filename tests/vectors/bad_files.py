@@ -10,7 +10,7 @@ from mksearch.crypto import labels
 from mksearch.crypto.kdf import sha256
 from mksearch.params import P
 
-from . import members, timestamps
+from . import members, server_lists, timestamps
 from .good_index import (
     LIFE,
     NOW,
@@ -36,6 +36,8 @@ def base_of(name: str) -> bytes:
         return built_segment("small").data
     if name in timestamps.BASES:
         return timestamps.base_of(name)
+    if name in server_lists.BASES:
+        return server_lists.base_of(name)
     if name != CHUNKS:
         return members.base_of(name)
     return sealed("blob", content_of(TWO_CHUNKS))
@@ -230,7 +232,7 @@ def _manifests() -> Iterator[tuple[str, Json]]:
     format_, refused, stale = "FormatError", "ManifestRefused", "ManifestStale"
     yield "empty", vector("no byte at all", "7.1", format_, b"")
     yield "magic", vector("another magic", "7.1", format_, changed(second, 3))
-    yield "format", vector("format 4", "7.1", "UnsupportedVersion", changed(second, 11, 4))
+    yield "format", vector("format 5", "7.1", "UnsupportedVersion", changed(second, 11, 5))
     yield "cut", vector("the last byte missing", "7.2", format_, second[:-1])
     yield "longer", vector("a byte more", "7.2", format_, second + b"\0")
     yield "length", vector("another length", "7.2", format_, changed(second, 15))

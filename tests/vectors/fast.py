@@ -23,10 +23,12 @@ from mksearch.index.segment import HEADER_BYTES, SegmentReader
 from mksearch.messages import ScoreAnswer
 from mksearch.params import Quorum
 from mksearch.query.answer import Attempt
+from mksearch.query.descent import Descent
 from mksearch.query.group import GroupView, SegmentView
 from mksearch.query.ranking import Hit, Ranking, Source, row_bounds
 from mksearch.query.records import read_records
 from mksearch.query.trapdoor import Question, Trapdoor, make_trapdoor, parse_question
+from mksearch.scoring.engine import score_blocks
 from mksearch.scoring.reference import NumpyEngine
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.quantise import split_query
@@ -227,6 +229,49 @@ class Client:
             attempt.add(server, with_errors(answer, server, errors))
         bounds = row_bounds(self.segment, attempt.combine(), trapdoor.units)
         return Source(self.view, self.segment, question, bounds), attempt
+
+    def descend(
+        self,
+        terms: Iterable[str],
+        random: RandomSource,
+        servers: Sequence[int],
+        k: int,
+        errors: Sequence[Json] = (),
+    ) -> tuple[list[Hit], Descent, set[int]]:
+        """Open blocks until the hits are proved; `errors` are added to answers of their level."""
+        question = self.question(terms)
+        nothing = np.zeros(0, np.int64)
+        descent = Descent([Source(self.view, self.segment, question, nothing)], k)
+        liars: set[int] = set()
+        while True:
+            openings = descent.wanted()
+            for opening in openings:
+                level, blocks = opening.level, opening.blocks
+                trapdoor = make_trapdoor(self.view, question, level)
+                attempt = Attempt(
+                    self.segment, trapdoor, Quorum(), random, version=1, level=level, blocks=blocks
+                )
+                for server in servers:
+                    answer = self._blocks(attempt, server, level, blocks)
+                    here = [error for error in errors if error["level"] == level]
+                    attempt.add(server, with_errors(answer, server, here))
+                descent.add(opening, attempt.combine(), trapdoor.units)
+                liars.update(attempt.liars)
+            while wanted := descent.ranking.wanted():
+                records = self.records([row for _, row in wanted])
+                for number, row in wanted:
+                    descent.ranking.add(number, row, records[row])
+            if not openings:
+                return descent.ranking.hits(), descent, liars
+
+    def _blocks(
+        self, attempt: Attempt, server: int, level: int, blocks: Sequence[int]
+    ) -> ScoreAnswer:
+        request, layout = attempt.request(server), self.reader.header.layout
+        cells, geometry = self.reader.level(level), layout.levels[level]
+        height = layout.block.height
+        sums = score_blocks(NumpyEngine(), cells, geometry, request.shares, height, blocks)
+        return ScoreAnswer(request.query_id, sums)
 
     def records(self, rows: Sequence[int]) -> Mapping[int, Record]:
         """Read records as an honest server sends them."""

@@ -48,7 +48,8 @@ def _records(*slots: int) -> Json:
 
 
 def _asked() -> tuple[Json, ...]:
-    return _score(1, 64), _score(2, 128), _records(0, 3, 2**33), _records()
+    blocks = _score(1, 64) | {"blocks": [0, 3, 2**32 - 1]}
+    return _score(1, 64), _score(2, 128), _records(0, 3, 2**33), _records(), blocks
 
 
 def _case(
@@ -83,7 +84,10 @@ def _fast_request(request: Json) -> ScoreRequest | RecordRequest:
         slots = np.array(request["slots"], np.int64)
         return RecordRequest(request["version"], segment, slots, query_id=query_id)
     shares = np.array([unpack(share) for share in request["shares"]], np.uint16)
-    return ScoreRequest(query_id, request["version"], segment, request["level"], shares)
+    blocks = tuple(request.get("blocks", ()))
+    return ScoreRequest(
+        query_id, request["version"], segment, request["level"], shares, blocks=blocks
+    )
 
 
 def fast_query(case: Json) -> None:
@@ -110,7 +114,9 @@ def _slow_request(request: Json) -> evidence.Request | tickets.RecordRequest:
     if request["kind"] == "records":
         return tickets.RecordRequest(query_id, request["version"], segment, request["slots"])
     shares = [unpack(share) for share in request["shares"]]
-    return evidence.Request(query_id, request["version"], segment, request["level"], shares)
+    return evidence.Request(
+        query_id, request["version"], segment, request["level"], shares, request.get("blocks", ())
+    )
 
 
 def slow_query(case: Json) -> None:
@@ -157,7 +163,7 @@ def _showing(changes: Json) -> Json:
 
 def bad() -> Iterator[tuple[str, Json]]:
     """Yield queries that a server lets not pass."""
-    score, _, records, _ = _asked()
+    score, _, records, _, blocks = _asked()
     good, slots = _case(score), _case(records)
     ticket, slots_ticket = good["ticket"], slots["ticket"]
     tampered = bytearray.fromhex(ticket["signature"])
@@ -196,6 +202,13 @@ def bad() -> Iterator[tuple[str, Json]]:
             _asking({"segment": bytes(32).hex()}),
         ),
         ("level", "another level", "13.4.3", _asking({"level": 0})),
+        (
+            "blocks",
+            "another block",
+            "13.4.3",
+            _case(blocks) | {"request": blocks | {"blocks": [0, 4, 2**32 - 1]}},
+        ),
+        ("no_blocks", "no blocks any more", "13.4.3", _case(blocks) | {"request": score}),
         ("share", "another share", "13.4.3", good | {"request": other}),
         ("slots", "other slots", "13.4.3", slots | {"request": records | {"slots": [0, 3, 4]}}),
         ("kind", "the ticket of another request", "13.4.3", good | {"ticket": slots_ticket}),

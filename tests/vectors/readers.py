@@ -28,7 +28,18 @@ from tests.reference import segment as segments
 from tests.reference.refused import Refused
 from tests.reference.text import Scoring
 
-from . import access, changes, enrolment, members, queries, shares, signed, slow, timestamps
+from . import (
+    access,
+    changes,
+    enrolment,
+    members,
+    queries,
+    server_lists,
+    shares,
+    signed,
+    slow,
+    timestamps,
+)
 from .fast import Fixed, bundle_of
 from .good_search import client_of
 from .material import OWNER, Json, case_of, content_of, load, unpack, unpack_bytes, unpack_table
@@ -42,6 +53,8 @@ def base_of(name: str) -> bytes:
         return unpack_bytes(case_of(load("segment"), "small")["file"])
     if name in timestamps.BASES:
         return timestamps.stored_base(name)
+    if name in server_lists.BASES:
+        return server_lists.stored_base(name)
     if name in members.BASES:
         return bytes.fromhex(members.BASES[name](load("members")))
     file = load("stream")
@@ -207,14 +220,20 @@ def _slow_stream(case: Json) -> None:
 
 def _slow_manifest(case: Json) -> None:
     owner_key, collection = _pinned(case)
-    seen = None
+    seen = body = None
     if case["seen"]:
         file = file_of(case["seen"])
         body = manifest.read_manifest(file, owner_key, collection, 0)
         seen = body["version"], manifest.manifest_hash(file[16:-64])
     authority = bytes.fromhex(case["authority"]) if "authority" in case else None
     manifest.read_manifest(
-        file_of(case["file"]), owner_key, collection, case["now"], seen, authority=authority
+        file_of(case["file"]),
+        owner_key,
+        collection,
+        case["now"],
+        seen,
+        authority=authority,
+        before=body,
     )
 
 

@@ -48,6 +48,7 @@ def cases() -> Iterator[Json]:
     info: Json = {"kind": "info", "nonce": nonce, "server": 2, "version": 7}
     yield info | {"collection": COLLECTION.hex()}
     yield info | {"version": 0, "collection": ""}
+    yield _score(1, 128, 16, 3) | {"blocks": [2, 700_000]}
 
 
 def content_file() -> bytes:
@@ -82,7 +83,8 @@ def _messages(case: Json) -> tuple[ScoreRequest, ScoreAnswer]:
     shares = np.array([unpack(share) for share in case["shares"]], np.uint16)
     sums = np.array([unpack(sums) for sums in case["sums"]], np.uint16)
     answer = sums.reshape(len(sums), case["rows"], case["tables"])
-    request = ScoreRequest(query_id, case["version"], segment, case["level"], shares)
+    blocks = tuple(case.get("blocks", ()))
+    request = ScoreRequest(query_id, case["version"], segment, case["level"], shares, blocks=blocks)
     return request, ScoreAnswer(query_id, answer)
 
 
@@ -113,6 +115,7 @@ def message_slow(case: Json) -> bytes:
             bytes.fromhex(case["segment"]),
             case["level"],
             [unpack(share) for share in case["shares"]],
+            case.get("blocks", ()),
         )
         tables = case["tables"]
         flat = [unpack(sums) for sums in case["sums"]]
@@ -151,7 +154,7 @@ Change = Callable[[Json], Json]
 
 def bad() -> Iterator[tuple[str, Json]]:
     """Yield signatures that are not those of the answer."""
-    score, _, manifest, info, _ = cases()
+    score, _, manifest, info, _, blocks = cases()
     other_sums = [_numbers("other sums", 8)]
     for name, about, answer, signature in (
         ("other_server", "signed by another server", score, sign(score, _signer("server 3"))),
@@ -171,6 +174,9 @@ def bad() -> Iterator[tuple[str, Json]]:
         ("other_segment", "of another segment", score | {"segment": seed("x").hex()}, sign(score)),
         ("other_level", "of another level", score | {"level": 0}, sign(score)),
         ("other_share", "for another share", score | {"shares": [_numbers("x", 64)]}, sign(score)),
+        ("blocks", "for other blocks", blocks | {"blocks": [2, 700_001]}, sign(blocks)),
+        ("whole_level", "of blocks, for a whole level", blocks | {"blocks": []}, sign(blocks)),
+        ("no_level", "of a whole level, for blocks", score | {"blocks": [0]}, sign(score)),
         ("other_sums", "with other sums", score | {"sums": other_sums}, sign(score)),
         (
             "other_shape",

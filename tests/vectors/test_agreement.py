@@ -24,7 +24,8 @@ from mksearch.index.record import decode_record
 from mksearch.index.segment import SegmentReader
 from mksearch.index.stream import KINDS, open_stream, seal_stream
 from mksearch.params import Quorum
-from tests.reference import field, index, keys, manifest, records, search, stream, text
+from mksearch.query import descent as query_descent
+from tests.reference import descent, field, index, keys, manifest, records, search, stream, text
 from tests.reference import segment as segments
 from tests.reference.refused import Refused
 
@@ -299,6 +300,27 @@ def test_liars_in_one_block_are_named_alike(pair: Pair) -> None:
         bounds, named = other.bounds(0, query, [list(query)], slow.drawing("x"), 2, servers, 5)
         assert named == set(liars)
         assert bounds == source.bounds.tolist()
+
+
+@pytest.mark.parametrize("k", [1, 4, 50])
+def test_both_find_the_same_hits_from_blocks_alone(
+    pair: Pair, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_descent, "_WHOLE_CELLS", 0)
+    fast, other = pair.product, pair.reference
+    servers = {j: descent.HonestBlockServer(other.segment) for j in (1, 2, 3)}
+    for number, terms in enumerate(pair.queries(4)):
+        random_ = SeededRandom(seed(f"blocks {number}"))
+        hits, opened, liars = fast.descend(terms, random_, (2, 3), k)
+        found, one_by_one = descent.descend(other, terms, k, slow.drawing("blocks"), 1, servers)
+        assert [
+            (hit.score, hit.member.id, hit.member.title, hit.member.snippet) for hit in hits
+        ] == [tuple(hit) for hit in found.hits]
+        assert not liars
+        assert not found.liars
+        # The reference opens no block that it need not; the product leaves none of them out.
+        named = {(o.level, block) for o in opened.opened for block in o.blocks}
+        assert {place for place in one_by_one if place[0] == 0} <= named
 
 
 def test_an_answer_is_not_exact_only_where_another_record_was_needed() -> None:

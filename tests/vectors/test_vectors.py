@@ -24,6 +24,7 @@ from . import (
     members,
     queries,
     readers,
+    server_lists,
     shares,
     signed,
     slow,
@@ -40,6 +41,7 @@ CHECKS = {
     "access": access.check_access,
     "members": members.check,
     "timestamp": timestamps.check,
+    "servers": server_lists.check,
     "shares": shares.check,
     "enrolment": enrolment.check,
     "queries": queries.check,
@@ -120,6 +122,7 @@ def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     wanted |= {f"12.1.{i}" for i in range(1, 4)} | {f"12.3.{i}" for i in range(1, 10)}
     wanted |= {f"12.4.{i}" for i in range(1, 5)} | {f"12.5.{i}" for i in range(1, 6)}
     wanted |= {"14.1.1"} | {f"14.2.{i}" for i in range(1, 9)} | {f"14.3.{i}" for i in range(1, 5)}
+    wanted |= {f"15.1.{i}" for i in range(1, 4)}
     wanted |= {f"13.3.{i}" for i in range(1, 9)} | {f"13.4.{i}" for i in range(1, 5)}
     wanted |= {"13.5.6", "13.5.7"} | {f"13.7.{i}" for i in range(1, 11)}
     wanted |= {f"13.2.{i}" for i in range(1, 7)} | {f"13.6.{i}" for i in range(1, 12)}

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmksearch/wire/v1/search.proto\x12\x10mksearch.wire.v1\"#\n\x12GetManifestRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\":\n\x13GetManifestResponse\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"P\n\x0cScoreRequest\x12\x30\n\x04head\x18\x01 \x01(\x0b\x32\".mksearch.wire.v1.ScoreRequestHead\x12\x0e\n\x06shares\x18\x02 \x01(\x0c\"\x89\x01\n\x10ScoreRequestHead\x12\x10\n\x08query_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07segment\x18\x03 \x01(\x0c\x12\r\n\x05level\x18\x04 \x01(\r\x12\x11\n\tn_vectors\x18\x05 \x01(\r\x12\x0c\n\x04time\x18\x06 \x01(\x04\x12\x11\n\tsignature\x18\x07 \x01(\x0c\"c\n\rScoreResponse\x12\x31\n\x04head\x18\x01 \x01(\x0b\x32#.mksearch.wire.v1.ScoreResponseHead\x12\x0c\n\x04sums\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"Z\n\x11ScoreResponseHead\x12\x10\n\x08query_id\x18\x01 \x01(\x0c\x12\x11\n\tn_vectors\x18\x02 \x01(\r\x12\x0e\n\x06n_rows\x18\x03 \x01(\x04\x12\x10\n\x08n_tables\x18\x04 \x01(\r\"\xad\x01\n\x11GetRecordsRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0f\n\x07segment\x18\x02 \x01(\x0c\x12\r\n\x05slots\x18\x03 \x03(\x04\x12\x10\n\x08query_id\x18\x04 \x01(\x0c\x12\x0c\n\x04time\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x34\n\x07\x66urther\x18\x07 \x03(\x0b\x32#.mksearch.wire.v1.GetRecordsRequest\":\n\x12GetRecordsResponse\x12\x12\n\nslot_width\x18\x01 \x01(\r\x12\x10\n\x08\x65lements\x18\x02 \x01(\x0c\"B\n\x11ReadObjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07n_bytes\x18\x03 \x01(\x04\"\"\n\x12ReadObjectResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x13\n\x11GetRenewalRequest\"%\n\x12GetRenewalResponse\x12\x0f\n\x07renewal\x18\x01 \x01(\x0c\x32\xc8\x03\n\rSearchService\x12Z\n\x0bGetManifest\x12$.mksearch.wire.v1.GetManifestRequest\x1a%.mksearch.wire.v1.GetManifestResponse\x12L\n\x05Score\x12\x1e.mksearch.wire.v1.ScoreRequest\x1a\x1f.mksearch.wire.v1.ScoreResponse(\x01\x30\x01\x12Y\n\nGetRecords\x12#.mksearch.wire.v1.GetRecordsRequest\x1a$.mksearch.wire.v1.GetRecordsResponse0\x01\x12Y\n\nReadObject\x12#.mksearch.wire.v1.ReadObjectRequest\x1a$.mksearch.wire.v1.ReadObjectResponse0\x01\x12W\n\nGetRenewal\x12#.mksearch.wire.v1.GetRenewalRequest\x1a$.mksearch.wire.v1.GetRenewalResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmksearch/wire/v1/search.proto\x12\x10mksearch.wire.v1\"#\n\x12GetManifestRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\":\n\x13GetManifestResponse\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x81\x01\n\x0cScoreRequest\x12\x30\n\x04head\x18\x01 \x01(\x0b\x32\".mksearch.wire.v1.ScoreRequestHead\x12\x0e\n\x06shares\x18\x02 \x01(\x0c\x12/\n\x07\x66urther\x18\x03 \x03(\x0b\x32\x1e.mksearch.wire.v1.ScoreRequest\"\x99\x01\n\x10ScoreRequestHead\x12\x10\n\x08query_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07segment\x18\x03 \x01(\x0c\x12\r\n\x05level\x18\x04 \x01(\r\x12\x11\n\tn_vectors\x18\x05 \x01(\r\x12\x0c\n\x04time\x18\x06 \x01(\x04\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x0e\n\x06\x62locks\x18\x08 \x03(\r\"\x95\x01\n\rScoreResponse\x12\x31\n\x04head\x18\x01 \x01(\x0b\x32#.mksearch.wire.v1.ScoreResponseHead\x12\x0c\n\x04sums\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x30\n\x07\x66urther\x18\x04 \x03(\x0b\x32\x1f.mksearch.wire.v1.ScoreResponse\"Z\n\x11ScoreResponseHead\x12\x10\n\x08query_id\x18\x01 \x01(\x0c\x12\x11\n\tn_vectors\x18\x02 \x01(\r\x12\x0e\n\x06n_rows\x18\x03 \x01(\x04\x12\x10\n\x08n_tables\x18\x04 \x01(\r\"\xad\x01\n\x11GetRecordsRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0f\n\x07segment\x18\x02 \x01(\x0c\x12\r\n\x05slots\x18\x03 \x03(\x04\x12\x10\n\x08query_id\x18\x04 \x01(\x0c\x12\x0c\n\x04time\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x34\n\x07\x66urther\x18\x07 \x03(\x0b\x32#.mksearch.wire.v1.GetRecordsRequest\"q\n\x12GetRecordsResponse\x12\x12\n\nslot_width\x18\x01 \x01(\r\x12\x10\n\x08\x65lements\x18\x02 \x01(\x0c\x12\x35\n\x07\x66urther\x18\x03 \x03(\x0b\x32$.mksearch.wire.v1.GetRecordsResponse\"U\n\rSelectRequest\x12\x31\n\x04head\x18\x01 \x01(\x0b\x32#.mksearch.wire.v1.SelectRequestHead\x12\x11\n\tselectors\x18\x02 \x01(\x0c\"{\n\x11SelectRequestHead\x12\x10\n\x08query_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07segment\x18\x03 \x01(\x0c\x12\x11\n\tn_fetches\x18\x04 \x01(\r\x12\x0c\n\x04time\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\"i\n\x0eSelectResponse\x12\x32\n\x04head\x18\x01 \x01(\x0b\x32$.mksearch.wire.v1.SelectResponseHead\x12\x10\n\x08\x65lements\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"b\n\x12SelectResponseHead\x12\x10\n\x08query_id\x18\x01 \x01(\x0c\x12\x11\n\tn_fetches\x18\x02 \x01(\r\x12\x13\n\x0bgroup_slots\x18\x03 \x01(\r\x12\x12\n\nslot_width\x18\x04 \x01(\r\"B\n\x11ReadObjectRequest\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07n_bytes\x18\x03 \x01(\x04\"\"\n\x12ReadObjectResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x13\n\x11GetRenewalRequest\"%\n\x12GetRenewalResponse\x12\x0f\n\x07renewal\x18\x01 \x01(\x0c\x32\x99\x04\n\rSearchService\x12Z\n\x0bGetManifest\x12$.mksearch.wire.v1.GetManifestRequest\x1a%.mksearch.wire.v1.GetManifestResponse\x12L\n\x05Score\x12\x1e.mksearch.wire.v1.ScoreRequest\x1a\x1f.mksearch.wire.v1.ScoreResponse(\x01\x30\x01\x12Y\n\nGetRecords\x12#.mksearch.wire.v1.GetRecordsRequest\x1a$.mksearch.wire.v1.GetRecordsResponse0\x01\x12O\n\x06Select\x12\x1f.mksearch.wire.v1.SelectRequest\x1a .mksearch.wire.v1.SelectResponse(\x01\x30\x01\x12Y\n\nReadObject\x12#.mksearch.wire.v1.ReadObjectRequest\x1a$.mksearch.wire.v1.ReadObjectResponse0\x01\x12W\n\nGetRenewal\x12#.mksearch.wire.v1.GetRenewalRequest\x1a$.mksearch.wire.v1.GetRenewalResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,26 +35,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMANIFESTREQUEST']._serialized_end=86
   _globals['_GETMANIFESTRESPONSE']._serialized_start=88
   _globals['_GETMANIFESTRESPONSE']._serialized_end=146
-  _globals['_SCOREREQUEST']._serialized_start=148
-  _globals['_SCOREREQUEST']._serialized_end=228
-  _globals['_SCOREREQUESTHEAD']._serialized_start=231
-  _globals['_SCOREREQUESTHEAD']._serialized_end=368
-  _globals['_SCORERESPONSE']._serialized_start=370
-  _globals['_SCORERESPONSE']._serialized_end=469
-  _globals['_SCORERESPONSEHEAD']._serialized_start=471
-  _globals['_SCORERESPONSEHEAD']._serialized_end=561
-  _globals['_GETRECORDSREQUEST']._serialized_start=564
-  _globals['_GETRECORDSREQUEST']._serialized_end=737
-  _globals['_GETRECORDSRESPONSE']._serialized_start=739
-  _globals['_GETRECORDSRESPONSE']._serialized_end=797
-  _globals['_READOBJECTREQUEST']._serialized_start=799
-  _globals['_READOBJECTREQUEST']._serialized_end=865
-  _globals['_READOBJECTRESPONSE']._serialized_start=867
-  _globals['_READOBJECTRESPONSE']._serialized_end=901
-  _globals['_GETRENEWALREQUEST']._serialized_start=903
-  _globals['_GETRENEWALREQUEST']._serialized_end=922
-  _globals['_GETRENEWALRESPONSE']._serialized_start=924
-  _globals['_GETRENEWALRESPONSE']._serialized_end=961
-  _globals['_SEARCHSERVICE']._serialized_start=964
-  _globals['_SEARCHSERVICE']._serialized_end=1420
+  _globals['_SCOREREQUEST']._serialized_start=149
+  _globals['_SCOREREQUEST']._serialized_end=278
+  _globals['_SCOREREQUESTHEAD']._serialized_start=281
+  _globals['_SCOREREQUESTHEAD']._serialized_end=434
+  _globals['_SCORERESPONSE']._serialized_start=437
+  _globals['_SCORERESPONSE']._serialized_end=586
+  _globals['_SCORERESPONSEHEAD']._serialized_start=588
+  _globals['_SCORERESPONSEHEAD']._serialized_end=678
+  _globals['_GETRECORDSREQUEST']._serialized_start=681
+  _globals['_GETRECORDSREQUEST']._serialized_end=854
+  _globals['_GETRECORDSRESPONSE']._serialized_start=856
+  _globals['_GETRECORDSRESPONSE']._serialized_end=969
+  _globals['_SELECTREQUEST']._serialized_start=971
+  _globals['_SELECTREQUEST']._serialized_end=1056
+  _globals['_SELECTREQUESTHEAD']._serialized_start=1058
+  _globals['_SELECTREQUESTHEAD']._serialized_end=1181
+  _globals['_SELECTRESPONSE']._serialized_start=1183
+  _globals['_SELECTRESPONSE']._serialized_end=1288
+  _globals['_SELECTRESPONSEHEAD']._serialized_start=1290
+  _globals['_SELECTRESPONSEHEAD']._serialized_end=1388
+  _globals['_READOBJECTREQUEST']._serialized_start=1390
+  _globals['_READOBJECTREQUEST']._serialized_end=1456
+  _globals['_READOBJECTRESPONSE']._serialized_start=1458
+  _globals['_READOBJECTRESPONSE']._serialized_end=1492
+  _globals['_GETRENEWALREQUEST']._serialized_start=1494
+  _globals['_GETRENEWALREQUEST']._serialized_end=1513
+  _globals['_GETRENEWALRESPONSE']._serialized_start=1515
+  _globals['_GETRENEWALRESPONSE']._serialized_end=1552
+  _globals['_SEARCHSERVICE']._serialized_start=1555
+  _globals['_SEARCHSERVICE']._serialized_end=2092
 # @@protoc_insertion_point(module_scope)

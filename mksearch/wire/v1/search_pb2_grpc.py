@@ -49,6 +49,11 @@ class SearchServiceStub:
                 request_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRecordsRequest.SerializeToString,
                 response_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRecordsResponse.FromString,
                 _registered_method=True)
+        self.Select = channel.stream_stream(
+                '/mksearch.wire.v1.SearchService/Select',
+                request_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.SelectRequest.SerializeToString,
+                response_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.SelectResponse.FromString,
+                _registered_method=True)
         self.ReadObject = channel.unary_stream(
                 '/mksearch.wire.v1.SearchService/ReadObject',
                 request_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.ReadObjectRequest.SerializeToString,
@@ -72,8 +77,10 @@ class SearchServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request_iterator, context):
-        """Products of every row of a level with a query share (step 8.3): a head, then chunks; then, for
-        another segment, the next head.  The answers come in the order of the heads.
+        """Products of the rows of a level, or of the blocks that are named, with a query share (step
+        8.3): a head, then chunks; then, for another segment, the next head.  The answers come in the
+        order of the heads.  Small messages of one call travel in one another (`further`), which
+        changes nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,6 +88,14 @@ class SearchServiceServicer:
 
     def GetRecords(self, request, context):
         """Record slots by number; the server sees which.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Select(self, request_iterator, context):
+        """Groups of record slots by shared selectors; the server does not see which (section 8.1): heads
+        and chunks as in Score.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,6 +132,11 @@ def add_SearchServiceServicer_to_server(servicer, server):
                     servicer.GetRecords,
                     request_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRecordsRequest.FromString,
                     response_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.GetRecordsResponse.SerializeToString,
+            ),
+            'Select': grpc.stream_stream_rpc_method_handler(
+                    servicer.Select,
+                    request_deserializer=mksearch_dot_wire_dot_v1_dot_search__pb2.SelectRequest.FromString,
+                    response_serializer=mksearch_dot_wire_dot_v1_dot_search__pb2.SelectResponse.SerializeToString,
             ),
             'ReadObject': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadObject,
@@ -210,6 +230,33 @@ class SearchService:
             '/mksearch.wire.v1.SearchService/GetRecords',
             mksearch_dot_wire_dot_v1_dot_search__pb2.GetRecordsRequest.SerializeToString,
             mksearch_dot_wire_dot_v1_dot_search__pb2.GetRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Select(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/mksearch.wire.v1.SearchService/Select',
+            mksearch_dot_wire_dot_v1_dot_search__pb2.SelectRequest.SerializeToString,
+            mksearch_dot_wire_dot_v1_dot_search__pb2.SelectResponse.FromString,
             options,
             channel_credentials,
             insecure,
