@@ -78,6 +78,12 @@ class ParameterError(MksearchError):
     exit_code = 2
 
 
+class PrivacyExceeded(ParameterError):
+    """What was asked for would show servers more than the profile allows; nothing was sent."""
+
+    code = "privacy-exceeded"
+
+
 class InputError(MksearchError):
     """A document, file or folder cannot be used; nothing was changed."""
 

@@ -20,6 +20,7 @@ from mksearch_client import (
     admin_commands,
     backup_commands,
     epoch_commands,
+    plan_command,
     server_commands,
     timestamp_commands,
     upkeep_commands,
@@ -50,7 +51,7 @@ app.add_typer(admin_commands.app, name="admin")
 app.add_typer(user_commands.app, name="user")
 
 #: Commands of the contract whose subject this release does not have yet.
-LATER = ("complete", "evaluate", "web", "plan")
+LATER = ("complete", "evaluate", "web")
 
 #: Exit code of a command that Ctrl-C ended, as shells have it.
 _INTERRUPTED = 130
@@ -267,9 +268,9 @@ def search(
 ) -> None:
     """Ask the collection; only a proved answer is shown."""
     from mksearch_client.commands import SearchOptions, run_search
+    from mksearch_client.privacy import PrivacyLimit
 
-    if privacy not in ("full", "fast"):
-        _require_balanced(privacy)
+    PrivacyLimit().require(privacy)
     if traffic is not None:
         raise ParameterError(f"--traffic is not part of version {__version__}", cure="leave it out")
     options = SearchOptions(query, k, offset, max_records, explain, accept_expired, privacy)
@@ -289,19 +290,14 @@ def open_document(
 ) -> None:
     """Fetch and open one whole document."""
     from mksearch_client.commands import OpenOptions, run_open
+    from mksearch_client.privacy import AVAILABLE_OPENING, PrivacyLimit
 
-    _require_balanced(privacy)
+    PrivacyLimit().require(privacy, AVAILABLE_OPENING)
     options = OpenOptions(document_id, output, accept_expired)
     run_open(profile, passphrase_file, options, timeout_s=timeout, as_json=as_json)
 
 
-def _require_balanced(privacy: str) -> None:
-    if privacy in ("full", "fast"):
-        raise ParameterError(
-            f"--privacy {privacy} is not part of version {__version__}", cure="use balanced"
-        )
-    if privacy != "balanced":
-        raise ParameterError(f"there is no privacy {privacy!r}", cure="use balanced")
+app.command("plan", epilog=plan_command.PLAN_EXAMPLE)(plan_command.plan)
 
 
 def _later(group: typer.Typer, prefix: str, name: str) -> None:

@@ -29,6 +29,7 @@ from mksearch_client.fetching import Connection, first_good, read_object
 from mksearch_client.handing_on import hand_on
 from mksearch_client.keyring import EnrolledRing, KeyRing, OwnerRing
 from mksearch_client.opening import OpenVersion
+from mksearch_client.privacy import PrivacyLimit
 from mksearch_client.profile import Profile, is_user_profile
 from mksearch_client.profile_folder import (
     ProfileFolder,
@@ -187,9 +188,11 @@ class Searcher(searching.Searcher):
 
         Raises:
             CredentialRefused: the user's credential has expired.
-            ProfileError: there is no profile, it is damaged, or the passphrase is wrong.
+            ProfileError: there is no profile, it or its settings are damaged, or the passphrase is
+                wrong.
         """
         opened, ring = _open(profile, passphrase_file, int(clock()))
+        limit = PrivacyLimit.read(opened.folder)
         connections = connect(opened, timeout_s)
 
         def close() -> None:
@@ -220,6 +223,7 @@ class Searcher(searching.Searcher):
             on_seen=opened.remember,
             on_lie=self._keep_lie,
             on_rivals=self._keep_rivals,
+            limit=limit,
         )
 
     # --- servers that lied

@@ -196,14 +196,6 @@ class PrivateRecords:
                 self._servers.mark(server, "lied", "its record slots fail their tags")
         return fetches.elements()
 
-    def shown(self) -> str:
-        """Say in one sentence what the fetches showed to the servers that were asked."""
-        rounds = ", then ".join(str(size) for size in self.sizes)
-        return (
-            f"the servers asked for records: that {rounds} fetches came for each segment, a number "
-            "that says about how many records proved the answer; not which records"
-        )
-
 
 class _Selections:
     """Selections that share the servers asked."""

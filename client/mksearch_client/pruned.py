@@ -19,6 +19,7 @@ from mksearch.query.answer import Attempt
 from mksearch.query.descent import Descent, OpenedRanking, Opening
 from mksearch.query.ranking import Source
 from mksearch.query.trapdoor import Trapdoor, make_trapdoor
+from mksearch_client.learned import OpenedLevel
 from mksearch_client.rounds import Asked, SearchRounds
 
 __all__ = ["Pace", "PrunedSearch"]
@@ -177,25 +178,20 @@ class PrunedSearch:
             "cells_share": descent.n_cells / max(1, descent.n_all_cells),
         }
 
-    def shown(self) -> str:
-        """Say in one sentence what the blocks showed to the servers that were asked."""
+    def opened(self) -> tuple[OpenedLevel, ...]:
+        """Return what of each level was opened, the root's first."""
         counts: Counter[int] = Counter()
-        totals: Counter[int] = Counter()
         for opening in self.descent.opened:
             counts[opening.level] += len(opening.blocks)
-        for one in self._asked:
-            for level in counts:
-                if level < one.segment.n_levels:
-                    totals[level] += one.segment.n_blocks(level)
-        levels = ", ".join(
-            f"{counts[level]} of {totals[level]} "
-            + (f"nodes of level {level}" if level else "blocks of documents")
+        return tuple(
+            OpenedLevel(
+                level,
+                counts[level],
+                sum(
+                    one.segment.n_blocks(level)
+                    for one in self._asked
+                    if level < one.segment.n_levels
+                ),
+            )
             for level in sorted(counts, reverse=True)
-        )
-        waits = self.descent.n_waits
-        order = f"in {waits} steps" if waits > 1 else "in 1 step"
-        return (
-            f"the servers asked for scores: which blocks were opened, {order} and in that order "
-            f"({levels}); a block holds similar documents, so they learn how close the query's "
-            "topic is to that of others, and more if they know documents"
         )

@@ -59,6 +59,8 @@ class SearchResult:
         hits: by falling score, ties by id.
         servers: one report a server.
         learned: what the servers learned, one sentence each.
+        shown: the same as data: lists of {what, count} under "t" for up to t servers together, and
+            under "t+1" for one more.
         warnings: what the user should know.
         groups: policy groups asked.
         records_fetched: records read.
@@ -81,6 +83,7 @@ class SearchResult:
     hits: tuple[SearchHit, ...]
     servers: tuple[ServerReport, ...]
     learned: tuple[str, ...]
+    shown: dict[str, list[dict[str, Any]]]
     warnings: tuple[str, ...]
     groups: int
     records_fetched: int

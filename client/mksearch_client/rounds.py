@@ -65,6 +65,8 @@ class SearchRounds:
         self._clock = clock
         self._on_lie = on_lie
         self.n_rounds = 0
+        #: Of them, those for records.
+        self.n_reads = 0
         self.n_vectors = 0
         self.n_slots = 0
         self.bytes_sent = 0
@@ -163,7 +165,9 @@ class SearchRounds:
 
         rows = [[(sources[n], by_source[n]) for n in numbers] for numbers in by_group.values()]
         reads = _together(lambda wanted: self._read_rows(wanted, version), rows)
-        self.n_rounds += max(found.n_rounds for found in reads)
+        n_reads = max(found.n_rounds for found in reads)
+        self.n_rounds += n_reads
+        self.n_reads += n_reads
         for numbers, found in zip(by_group.values(), reads, strict=True):
             self.n_slots += found.n_slots
             self.bytes_sent += found.bytes_sent

@@ -17,7 +17,6 @@ from mksearch.errors import (
     AnswerRefused,
     InputError,
     NotEnoughAnswers,
-    ParameterError,
 )
 from mksearch.index.document import StoredDocument
 from mksearch.index.manifest import ObjectRef, SignedManifest
@@ -31,17 +30,17 @@ from mksearch_client.asking import Servers
 from mksearch_client.fetching import Cache, Connection, NoCache, first_good, read_object
 from mksearch_client.freshness import Freshness
 from mksearch_client.keyring import KeyRing
+from mksearch_client.learned import SearchFacts, what_was_learned
 from mksearch_client.opening import OpenVersion, VersionOpener
+from mksearch_client.privacy import AVAILABLE_OPENING, PrivacyLimit
 from mksearch_client.private import PrivateRecords
 from mksearch_client.pruned import Pace, PrunedSearch
 from mksearch_client.result import SearchHit, SearchResult
 from mksearch_client.rounds import Asked, LieCallback, SearchRounds
 from mksearch_client.versions import RivalsCallback, newest_manifest
 
-__all__ = ["PRIVACIES", "Cache", "Connection", "Searcher"]
+__all__ = ["Cache", "Connection", "Searcher"]
 
-#: Ways to search, by what the servers learn.
-PRIVACIES = ("full", "balanced", "fast")
 #: Unknown words that a warning lists.
 _WORDS_SHOWN = 20
 
@@ -69,6 +68,7 @@ class Searcher:
         on_seen: Callable[[SignedManifest], None] | None = None,
         on_lie: LieCallback | None = None,
         on_rivals: RivalsCallback | None = None,
+        limit: PrivacyLimit | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent before the first question.
 
@@ -88,7 +88,9 @@ class Searcher:
             on_lie: told of every wrong answer that a server signed.
             on_rivals: told of two manifests that the owner's key signed and of which only one can
                 be.
+            limit: how much may be shown to servers; None for no limit.
         """
+        self._limit = limit or PrivacyLimit()
         self._connections = connections
         self._addresses = addresses or {}
         self._keys = keys
@@ -217,16 +219,14 @@ class Searcher:
 
         Raises:
             ParameterError: there is no such privacy.
+            PrivacyExceeded: it would show more than the profile allows; nothing was sent.
             QueryError: k, offset or the length of the query is out of range.
             AnswerRefused: servers lied and too few honest ones remain; they are named.
             NotEnoughAnswers: fewer than t + 1 servers answered.
             VerificationError: manifest, dictionary or records are not right.
         """
+        self._limit.require(privacy)
         Ranking([], k, offset=offset, max_records=max_records)
-        if privacy not in PRIVACIES:
-            raise ParameterError(
-                f"there is no privacy {privacy!r}", cure=f"use one of {', '.join(PRIVACIES)}"
-            )
         try:
             return self._search_once(query, k, offset, max_records, privacy)
         except (NotEnoughAnswers, AnswerRefused):
@@ -297,6 +297,21 @@ class Searcher:
                 run.timed("records", lambda: run.read(ranking, sources, version))
         total_ms = 1000 * (time.perf_counter() - started)
         warnings = _question_warnings(opened.views, questions) + self._warnings(ranking)
+        reports = tuple(servers.reports.values())
+        learned = what_was_learned(
+            SearchFacts(
+                mode=privacy,
+                quorum=quorum,
+                n_groups=len(opened.views),
+                n_vectors=run.n_vectors,
+                n_slots=run.n_slots,
+                n_reads=run.n_reads,
+                fetches=() if private is None else private.sizes,
+                opened=() if pruned is None else pruned.opened(),
+                n_steps=0 if pruned is None else pruned.descent.n_waits,
+                n_failed=sum(report.status not in ("ok", "unused") for report in reports),
+            )
+        )
         return SearchResult(
             query=query,
             k=k,
@@ -306,11 +321,9 @@ class Searcher:
             exact=ranking.exact,
             privacy=privacy,
             hits=tuple(_show(hit, rank) for rank, hit in enumerate(ranking.hits(), 1 + offset)),
-            servers=tuple(servers.reports.values()),
-            learned=(
-                *_learned(quorum, len(opened.views), run.n_vectors, run.n_slots, private),
-                *(() if pruned is None else (pruned.shown(),)),
-            ),
+            servers=reports,
+            learned=learned.sentences,
+            shown=learned.to_json(),
             warnings=tuple(warnings),
             groups=len(opened.views),
             records_fetched=ranking.n_records,
@@ -348,9 +361,11 @@ class Searcher:
         """Fetch and open the whole document ``external_id``.
 
         Raises:
+            PrivacyExceeded: it would show more than the profile allows; nothing was sent.
             InputError: there is no such document.
             VerificationError: no server sent the right bytes.
         """
+        self._limit.require("balanced", AVAILABLE_OPENING)
         servers = self._start()
         opened = self._open(servers)
         collection = self._keys.collection
@@ -390,27 +405,3 @@ def _question_warnings(views: Sequence[GroupView], questions: Sequence[Question]
     if not any(question.words.n_words for question in questions):
         warnings.append("the query holds no letter or digit to search for")
     return list(dict.fromkeys(warnings))
-
-
-def _learned(
-    quorum: Quorum, n_groups: int, n_vectors: int, n_slots: int, private: PrivateRecords | None
-) -> tuple[str, ...]:
-    t = quorum.collusion_bound
-    few = "1 server alone" if t == 1 else f"up to {t} colluding servers"
-    length = "1 vector" if n_vectors == 1 else f"{n_vectors} vectors"
-    groups = f", to which {n_groups} policy groups," if n_groups > 1 else ""
-    words = f"{few}: that a query of {length} came{groups} and when; no word, weight or score of it"
-    records = (
-        f"the servers asked for records: which {n_slots} permuted record numbers were read, so "
-        "they recognise queries that read the same records"
-    )
-    if private is not None:
-        records = private.shown()
-        many = "also the records taken and the query's"
-    else:
-        many = "also the query's"
-    columns = (
-        f"{t + 1} or more colluding servers: {many} column numbers and weights, which "
-        "often give its words away; never a cell, a title or a document"
-    )
-    return words, records, columns

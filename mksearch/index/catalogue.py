@@ -17,6 +17,7 @@ from mksearch.index.dictionary import inflate
 from mksearch.index.manifest import ObjectRef
 
 __all__ = [
+    "ENTRY_BYTES",
     "Catalogue",
     "CatalogueEntry",
     "Lookup",
@@ -30,7 +31,8 @@ _NAME_BYTES = 32
 _BLOB_AT = _KEY_BYTES + 8
 _SIZE_AT = _BLOB_AT + _NAME_BYTES
 _KEY_AT = _SIZE_AT + 8
-_ENTRY_BYTES = _KEY_AT + WRAPPED_KEY_BYTES
+#: Of one document in a lookup.
+ENTRY_BYTES = _KEY_AT + WRAPPED_KEY_BYTES
 _LOOKUP_FORMAT = 1
 _CATALOGUE_FORMAT = 2
 _CATALOGUE_FIELDS: dict[str, type] = {"format": int, "parts": list, "entries": list}
@@ -70,9 +72,9 @@ class Lookup:
         Raises:
             FormatError: not a lookup.
         """
-        if content[:1] != bytes((_LOOKUP_FORMAT,)) or (len(content) - 1) % _ENTRY_BYTES:
+        if content[:1] != bytes((_LOOKUP_FORMAT,)) or (len(content) - 1) % ENTRY_BYTES:
             raise FormatError("the lookup is of another format or truncated")
-        keys = (content[at : at + _KEY_BYTES] for at in range(1, len(content), _ENTRY_BYTES))
+        keys = (content[at : at + _KEY_BYTES] for at in range(1, len(content), ENTRY_BYTES))
         if any(a >= b for a, b in pairwise(keys)):
             raise FormatError("the lookup does not ascend")
         return cls(bundle, content[1:])
@@ -109,8 +111,8 @@ class Lookup:
     def raw(self) -> dict[bytes, bytes]:
         """Return every entry as it is encoded, by its key."""
         entries = self._entries
-        starts = range(0, len(entries), _ENTRY_BYTES)
-        return {entries[at : at + _KEY_BYTES]: entries[at : at + _ENTRY_BYTES] for at in starts}
+        starts = range(0, len(entries), ENTRY_BYTES)
+        return {entries[at : at + _KEY_BYTES]: entries[at : at + ENTRY_BYTES] for at in starts}
 
     @staticmethod
     def blob_of(raw: bytes) -> tuple[bytes, int]:
@@ -118,7 +120,7 @@ class Lookup:
         return raw[_BLOB_AT:_SIZE_AT], int.from_bytes(raw[_SIZE_AT:_KEY_AT], "big")
 
     def __len__(self) -> int:
-        return len(self._entries) // _ENTRY_BYTES
+        return len(self._entries) // ENTRY_BYTES
 
     def find(self, external_id: str) -> LookupEntry | None:
         """Return the entry of ``external_id``, or None when there is no such document.
@@ -135,12 +137,12 @@ class Lookup:
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
-            at = middle * _ENTRY_BYTES
+            at = middle * ENTRY_BYTES
             if self._entries[at : at + _KEY_BYTES] < wanted:
                 low = middle + 1
             else:
                 high = middle
-        entry = self._entries[low * _ENTRY_BYTES : (low + 1) * _ENTRY_BYTES]
+        entry = self._entries[low * ENTRY_BYTES : (low + 1) * ENTRY_BYTES]
         if entry[:_KEY_BYTES] != wanted:
             return None
         key = unwrap_key(self._wrapping, entry[_KEY_AT:], "a document")

@@ -7,7 +7,7 @@ slots.  Everything behind the header is a raw array that a server maps into memo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,14 @@ from mksearch.index.geometry import BlockShape, LevelGeometry
 from mksearch.index.slot_shape import SlotShape
 from mksearch.params import COLLECTION_BYTES, KEY_BYTES, MASK_BLOCKS_MAX, SALT_BYTES, P
 
-__all__ = ["HEADER_BYTES", "SegmentChecker", "SegmentHeader", "SegmentLayout", "SegmentReader"]
+__all__ = [
+    "HEADER_BYTES",
+    "SegmentChecker",
+    "SegmentHeader",
+    "SegmentLayout",
+    "SegmentReader",
+    "mask_blocks",
+]
 
 MAGIC = b"MKSEGMNT"
 FORMAT = 1
@@ -55,6 +62,11 @@ _LEVEL_FIELDS: dict[str, type] = {
     "sha256": bytes,
 }
 _SLOT_FIELDS: dict[str, type] = {"offset": int, "n_slots": int, "units": int, "sha256": bytes}
+
+
+def mask_blocks(level_shapes: Iterable[tuple[int, int]]) -> int:
+    """Return the AES blocks that mask levels of so many (physical rows, columns)."""
+    return sum(n_rows * width // 8 for n_rows, width in level_shapes)
 
 
 def _aligned(offset: int) -> int:
@@ -89,7 +101,7 @@ class SegmentLayout:
             raise ParameterError(f"{self.n_slots} slots for {self.n_rows} rows")
         if len({geometry.n_tables for geometry in self.levels}) != 1:
             raise ParameterError("levels differ in their number of tables")
-        n_mask_blocks = sum(n_rows * width // 8 for n_rows, width in self.level_shapes)
+        n_mask_blocks = mask_blocks(self.level_shapes)
         if n_mask_blocks > MASK_BLOCKS_MAX:
             raise ParameterError(
                 f"a segment of {self.n_rows} rows needs {n_mask_blocks} keystream blocks "

@@ -11,7 +11,7 @@ from mksearch.crypto.secret import SecretKey
 from mksearch.errors import FormatError
 from mksearch.params import CHUNK_BYTES, SALT_BYTES
 
-__all__ = ["KINDS", "open_stream", "padme", "seal_stream"]
+__all__ = ["KINDS", "open_stream", "padme", "seal_stream", "sealed_size"]
 
 MAGIC = b"MKSTREAM"
 FORMAT = 1
@@ -31,6 +31,13 @@ def padme(n_bytes: int) -> int:
     exponent = n_bytes.bit_length() - 1
     step = 1 << max(0, exponent - exponent.bit_length())
     return -(-n_bytes // step) * step
+
+
+def sealed_size(n_content: int) -> int:
+    """Return the size of the file that `seal_stream` makes of ``n_content`` bytes."""
+    n_padded = padme(_LENGTH_BYTES + n_content)
+    n_chunks = -(-n_padded // CHUNK_BYTES)
+    return ENVELOPE_BYTES + SALT_BYTES + n_padded + TAG_BYTES * n_chunks
 
 
 def _nonce(number: int, *, last: bool) -> bytes:

@@ -31,19 +31,21 @@ __all__ = ["WAITS", "Descent", "OpenedRanking", "Opening"]
 WAITS: Final = 4
 #: Cells of level 0 up to which a segment is read whole: less than a wait is worth anywhere.
 _WHOLE_CELLS: Final = 1 << 20
+#: And so is one with at most so many blocks for each that a guess would name.
+_WHOLE_GUESSES: Final = 1
 #: The first wait takes the lowest level above the documents with at most one in so many of their
 #: cells: it is a fixed cost that grows with the collection, and saves a wait for those above it.
 _START_SHARE: Final = 32
 #: Of the nodes, those are opened by guess whose bound is at least this share of the best bound; and
 #: later, beside blocks of documents, of the least bound among these.
 _NODE_SHARE: Final = 0.4
-_NODE_SHARE_LATER: Final = 0.5
+_NODE_SHARE_LATER: Final = 0.7
 #: Blocks of documents opened by guess, a hit wanted; at least so many.
 _BLOCKS_A_HIT: Final = 3.5
 _BLOCKS_MIN: Final = 12
 #: Passing over nodes may cost one in so many cells of level 0; where it would cost more, a search
 #: rather waits once more.
-_PASS_SHARE: Final = 4
+_PASS_SHARE: Final = 2
 #: Records of the first round beyond the hits wanted, a hit: so that one poor record among the best
 #: bounds does not spoil the cutoff.
 _SPARE_RECORDS: Final = 0.5
@@ -147,10 +149,11 @@ class _Tree:
         count = self.segment.n_blocks(level) if n_blocks is None else n_blocks
         return count * self.segment.block.height * self.segment.geometry(level).width
 
-    def start_level(self) -> int:
-        """Return the level of which every block is opened first."""
+    def start_level(self, n_guess: int) -> int:
+        """Return the level of which every block is opened first; a guess names ``n_guess``."""
         nodes = range(1, self.segment.n_levels)
-        if not nodes or self.cells(0) <= _WHOLE_CELLS:
+        is_small = self.segment.n_blocks(0) <= _WHOLE_GUESSES * n_guess
+        if not nodes or is_small or self.cells(0) <= _WHOLE_CELLS:
             return 0
         least = min(self.cells(level) for level in nodes)
         most = max(least, self.cells(0) // _START_SHARE)
@@ -323,9 +326,14 @@ class Descent:
             self.opened += found
         return found
 
+    @property
+    def _n_guess(self) -> int:
+        """Blocks of documents that the first guess names."""
+        return max(_BLOCKS_MIN, int(_BLOCKS_A_HIT * self.ranking.n_wanted))
+
     def _start(self, number: int) -> Opening:
         tree = self._trees[number]
-        level = tree.start_level()
+        level = tree.start_level(self._n_guess)
         return Opening(number, level, tuple(tree.open_level(level)))
 
     def _rest(self, cutoff: int) -> list[Opening]:
@@ -378,7 +386,7 @@ class Descent:
         if not ordered:
             return 0
         ordered.sort(reverse=True)
-        n_wanted = max(_BLOCKS_MIN, int(_BLOCKS_A_HIT * self.ranking.n_wanted), self._n_guessed)
+        n_wanted = max(self._n_guess, self._n_guessed)
         # Twice as many where these do not bring the hits wanted.
         self._n_guessed = 2 * n_wanted
         n_cells, cut = 0, 0

@@ -16,11 +16,11 @@ from mksearch.errors import StorageError
 from mksearch_server.database import OBJECTS, Database
 from mksearch_server.files import sync_folder
 
-__all__ = ["SEGMENTS", "LocalRoom", "ObjectFolder", "Room", "no_room", "require_name"]
+__all__ = ["NAME_BYTES", "SEGMENTS", "LocalRoom", "ObjectFolder", "Room", "no_room", "require_name"]
 
 #: Folder of the files that hold segments.
 SEGMENTS = "segments"
-_NAME_BYTES = 32
+NAME_BYTES = 32
 _PARTIAL = ".partial-"
 #: Room that is left on the disk for state and logs.
 RESERVE_BYTES = 1 << 26
@@ -86,8 +86,8 @@ class Room(Protocol):
 
 def require_name(name: bytes) -> bytes:
     """Return a name of an object; raise StorageError for one of another length."""
-    if len(name) != _NAME_BYTES:
-        raise StorageError(f"a name has {len(name)} bytes (need {_NAME_BYTES})")
+    if len(name) != NAME_BYTES:
+        raise StorageError(f"a name has {len(name)} bytes (need {NAME_BYTES})")
     return name
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mksearch.errors import StorageError
 from mksearch_server.database import MAP_BYTES, REPAIR_CURE, STATE, Database, damaged
-from mksearch_server.rooms import LocalRoom, Room, no_room
+from mksearch_server.rooms import NAME_BYTES, LocalRoom, Room, no_room
 
 __all__ = ["REPAIR_CURE", "ObjectStore", "ObjectWriter"]
 
@@ -235,7 +235,8 @@ class ObjectStore:
             StorageError: the disk or the bucket refuses.
         """
         self.flush()
-        self._room.erase(names)
+        # A damaged database may have named something else.
+        self._room.erase(name for name in names if len(name) == NAME_BYTES)
 
     def hold(self, names: AbstractSet[bytes]) -> None:
         """Keep these segments, and no others, at hand on this machine: they are served."""

@@ -29,12 +29,15 @@ _MEMORY_SHARE = 0.5
 
 def load_loops(engine: Engine) -> None:
     """Compile or load the loops of an engine, so that the first query does not wait for them."""
+    from mksearch.scoring.selecting import select_groups
+
     geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
     zeros = np.zeros((8, geometry.width), np.uint16)
     # As mapped files are: compiled code tells apart arrays that may not be written.
     zeros.flags.writeable = False
     for n_vectors in (1, len(zeros)):
         engine.score(zeros, geometry, zeros[:n_vectors])
+    select_groups(engine, zeros, np.zeros((1, len(zeros)), np.uint16), 1)
 
 
 def warm(

@@ -45,9 +45,10 @@ MEANINGS = {
     "dictionary and headers in the profile; median of 5.",
     "outages.": "Wall time of one `search` of three keywords by an open client while n - t - 1 "
     "servers, those that are asked first, are away. Hanging: stopped by SIGSTOP just before, so "
-    "the search waits for one hedge delay; each time with all servers in between. Following: the "
-    "servers stay stopped; who owes an answer is asked last. Must be: 1.2 times the median with "
-    "all servers, and one hedge delay. Answers are compared with those of before; medians.",
+    "the search waits for one hedge delay; in turn with searches by all servers, each after a "
+    "pause as long. Following: the servers stay stopped; who owes an answer is asked last. Must "
+    "be: 1.2 times the median with all servers, and one hedge delay. Answers are compared with "
+    "those of before; medians.",
     "tls.": "The same three server processes with the same files, restarted with TLS 1.3 and once "
     "more without; queries of three keywords, medians. 20 MB of a stored segment come in pieces of "
     "1 MiB from one server, the time of the client included. Connections are open already.",

@@ -113,6 +113,8 @@ _DECODES = re.compile(r"_?(decode|parse|read|open|inflate|from_fields|of_fields)
 EXCEPTIONS = {
     "mksearch.access.backup_share._Signed.decode": "called by SealedShare and OpenedShare.decode",
     "mksearch.wire.convert.chunks": "cuts what is sent",
+    "mksearch.wire.convert.packed": "puts together what is sent",
+    "mksearch.query.descent._Tree.open_level": "names blocks to ask for, and reads no bytes",
     "mksearch.wire.convert._ticket_fields": "makes messages",
     "mksearch.wire.convert._require_length": "called by the converters, where it is",
     "mksearch.access.keys._open": "called by every decoder of the module, with its bytes",
@@ -993,7 +995,7 @@ def _wire_targets() -> list[Target]:
         ),
         Target(
             "score request", read_request, asked_samples, change_asked,
-            _covers(convert.score_head, convert.score_request, convert.ticket),
+            _covers(convert.score_head, convert.score_request, convert.ticket, convert.unpacked),
         ),
         Target(
             "record request",

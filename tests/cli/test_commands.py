@@ -35,17 +35,17 @@ from tests.support.processes import clean_environment, client_command
 QUERY = "watering tomato plants"
 SEARCH_FIELDS = {
     *("query", "k", "n_docs", "version", "verified", "exact", "privacy", "hits", "servers"),
-    *("learned", "warnings", "groups", "records_fetched", "rounds", "bytes_sent"),
+    *("learned", "shown", "warnings", "groups", "records_fetched", "rounds", "bytes_sent"),
     *("bytes_received", "timings_ms", "blocks_opened", "score_waits", "cells_share"),
 }
 COMMANDS = (
-    *("demo", "search", "open"),
+    *("demo", "search", "open", "plan"),
     *("owner init", "owner publish", "owner status", "owner card", "owner verify", "owner renew"),
     *("owner delete", "owner compact", "owner watch", "owner add-server", "owner replace-server"),
     *("owner backup", "owner recover", "admin init", "admin credential", "admin list"),
     *("user init", "user keygen", "user enrol", "user whoami", "user open-share"),
 )
-LATER = (*("complete gar", "evaluate scifact", "web --port 1", "plan --documents 5"),)
+LATER = ("complete gar", "evaluate scifact", "web --port 1")
 
 
 def _mode(path: Path) -> int:
@@ -340,11 +340,35 @@ def test_search_prints_one_object_with_every_field(collection: Collection) -> No
     ] * 3
     assert sorted(server["status"] for server in fields["servers"]) == ["ok", "ok", "unused"]
     assert all(sentence for sentence in fields["learned"])
+    assert len(fields["learned"]) == len(fields["shown"]["t+1"]) > len(fields["shown"]["t"]) > 0
     assert fields["groups"] == 1
     assert fields["records_fetched"] >= 3
     assert fields["timings_ms"]["total"] > 0
     assert min(fields["rounds"], fields["bytes_sent"], fields["bytes_received"]) > 0
     assert (fields["blocks_opened"], fields["score_waits"], fields["cells_share"]) == (0, 1, 1.0)
+
+
+def test_a_profile_forbids_modes_that_show_more_than_it_allows(
+    collection: Collection, tmp_path: Path
+) -> None:
+    folder = collection.copy(tmp_path / "strict")
+    config = folder / "config.toml"
+    config.write_text('[privacy]\nmax = "balanced"\n')
+    words = ("search", QUERY, "--profile", folder, "--json")
+    assert collection.run.client(*words).json["hits"]
+    done = collection.run.client(*words, "--privacy", "fast")
+    require_error(done, 2, "mode fast shows servers more than balanced", "privacy.max")
+
+    config.write_text('[privacy]\nmax = "full"\n')
+    for command in (words, ("open", "garden-01", "--profile", folder, "--json")):
+        done = collection.run.client(*command)
+        require_error(
+            done, 2, "mode balanced shows servers more than full", "privacy.max", folder.name
+        )
+        assert done.json["error"] == "privacy-exceeded"
+
+    config.write_text('[privacy]\nmax = "most"\n')
+    require_error(collection.run.client(*words), 1, "privacy.max is 'most'", str(config))
 
 
 def test_offset_goes_on_where_the_page_before_ended(collection: Collection) -> None:

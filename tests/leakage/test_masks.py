@@ -550,6 +550,36 @@ def test_no_share_is_sent_twice_and_successive_shares_differ_by_uniform_noise(
         assert uniform_p(np.bincount(difference.reshape(-1), minlength=1000)) > UNLIKELY
 
 
+def dependence(shares: NDArray[np.uint16]) -> tuple[float, float]:
+    """Measure whether columns, or one search and the next, have to do with each other.
+
+    Returns:
+        the largest correlation of two columns, and of a column with itself one search later, in
+        standard deviations; and how far the sum of all their squares is from what chance gives.
+    """
+    centred = shares.astype(np.float64) - shares.mean(axis=0)
+    centred /= centred.std(axis=0)
+    pairs = (centred.T @ centred)[np.triu_indices(shares.shape[1], 1)] / np.sqrt(len(shares))
+    later = (centred[1:] * centred[:-1]).sum(axis=0) / np.sqrt(len(shares) - 1)
+    z = np.concatenate([pairs, later])
+    return float(np.abs(z).max()), float(((z**2).sum() - len(z)) / np.sqrt(2 * len(z)))
+
+
+def test_the_shares_of_a_query_are_independent_over_columns_and_searches(received: Shares) -> None:
+    for shares in received.shares.values():
+        largest, excess = dependence(shares)
+        assert stats.norm.sf(largest) * shares.shape[1] ** 2 > UNLIKELY
+        assert abs(excess) < 5
+
+
+def test_the_statistic_finds_one_column_that_repeats_another(received: Shares) -> None:
+    shares = received.shares["words"]
+    largest, _ = dependence(np.concatenate([shares, shares[:, :1]], axis=1))
+    assert stats.norm.sf(largest) * shares.shape[1] ** 2 < IMPOSSIBLE
+    again = shares[np.arange(len(shares)) // 2]
+    assert dependence(again)[1] > 5
+
+
 MANY = 1 << 22
 
 

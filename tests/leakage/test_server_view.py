@@ -49,6 +49,7 @@ from mksearch.scoring.engine import make_engine
 from mksearch.text.analyzers import make_analyzer
 from mksearch.text.weights import Scoring
 from mksearch_client.keys import OwnerKeys
+from mksearch_client.privacy import AVAILABLE
 from mksearch_client.publication import Publication, upload
 from mksearch_client.publishing import Publisher
 from mksearch_client.reading import Document
@@ -337,8 +338,9 @@ def test_two_collections_share_no_bytes_but_what_is_public(twins: tuple[Watched,
 
 
 @pytest.mark.parametrize("n_words", [1, 3, 6])
+@pytest.mark.parametrize("mode", AVAILABLE)
 def test_two_queries_with_equal_declared_leakage_are_asked_alike(
-    twins: tuple[Watched, Watched], n_words: int
+    twins: tuple[Watched, Watched], mode: str, n_words: int
 ) -> None:
     words = WORDS[7 : 7 + n_words]
     table = dict(zip(WORDS, reversed(OTHER_WORDS), strict=True))
@@ -348,11 +350,13 @@ def test_two_queries_with_equal_declared_leakage_are_asked_alike(
 
         def ask(searcher: Searcher = searcher, query: Iterable[str] = query) -> None:
             for _ in range(2):
-                assert searcher.search(" ".join(query), k=N_DOCUMENTS).hits
+                assert searcher.search(" ".join(query), k=N_DOCUMENTS, privacy=mode).hits
 
         seen.append(watched.seen_while(ask))
     assert seen[0] == seen[1]
-    assert [call[0] for call in seen[0][2]].count("score") == 2
+    kinds = {call[0] for call in seen[0][2]}
+    assert kinds >= {"manifest", "score", "sums"}
+    assert ("select" in kinds) == (mode == "full")
     assert seen[0][3] == [], "only as many servers as needed are asked"
 
 

@@ -32,7 +32,7 @@ from mksearch.errors import (
 )
 from mksearch.index.manifest import Group, ObjectRef, SegmentRef, SignedManifest
 from mksearch.index.segment import HEADER_BYTES, SegmentHeader
-from mksearch.messages import ScoreAnswer, ScoreRequest
+from mksearch.messages import ScoreAnswer, ScoreRequest, SelectAnswer, SelectRequest
 from mksearch.params import P
 from mksearch.text.analyzers import make_analyzer
 from mksearch_client import fleet as fleets
@@ -346,6 +346,41 @@ def test_all_groups_are_asked_in_one_round(collection: Collection, call: str) ->
     # One wait for sums and one for records, as with one group.
     assert result.rounds == 2
     assert "3 policy groups" in result.learned[0]
+
+
+def test_private_records_of_all_groups_are_fetched_alike(collection: Collection) -> None:
+    with collection.searcher("role:analyst", "dept:finance", "clearance:3") as searcher:
+        balanced = searcher.search("apple", K)
+        watched = {s: _Selecting(c) for s, c in searcher._connections.items()}
+        searcher._connections = watched
+        full = searcher.search("apple", K, privacy="full")
+
+    collection.require_right(full, OPEN, FINANCE, CLEARED)
+    assert full.hits == balanced.hits
+    asked = {server: connection.sizes for server, connection in watched.items()}
+    assert asked[1] == asked[2]
+    assert asked[3] == []
+    # One call a round, with as many fetches of each group; the gate lets each of them pass.
+    assert all(len(sizes) == 3 and len(set(sizes)) == 1 for sizes in asked[1])
+
+
+class _Selecting:
+    """A server that notes the fetches of each call for selected records."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.sizes: list[list[int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def select(self, request: SelectRequest) -> SelectAnswer:
+        return self.select_all([request])[0]
+
+    def select_all(self, requests: Sequence[SelectRequest]) -> list[SelectAnswer]:
+        self.sizes.append([len(request.selectors) for request in requests])
+        answers: list[SelectAnswer] = self._connection.select_all(requests)
+        return answers
 
 
 # --- lying servers -------------------------------------------------------------------------------

@@ -14,3 +14,4 @@ def use_small_blocks(patch: pytest.MonkeyPatch, fan_out: int = 5, n_checks: int 
     """Have segments built with blocks of so many rows, and even the smallest tree descended."""
     patch.setattr(BlockShape.__init__, "__defaults__", (fan_out, n_checks))
     patch.setattr(descent, "_WHOLE_CELLS", 0)
+    patch.setattr(descent, "_WHOLE_GUESSES", 0)

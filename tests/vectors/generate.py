@@ -26,6 +26,7 @@ from . import (
     good_search,
     members,
     queries,
+    selections,
     server_lists,
     shares,
     signed,
@@ -56,6 +57,7 @@ GOOD: Mapping[str, Callable[[], Json]] = {
     "servers": server_lists.file,
     "enrolment": enrolment.file,
     "queries": queries.file,
+    "selection": selections.file,
 }
 """Every good vector file and what makes it with the product."""
 
@@ -76,6 +78,7 @@ def bad() -> Mapping[str, Json]:
         **bad_shares.files(),
         **bad_enrolment.files(),
         **queries.files(),
+        **selections.files(),
     }
 
 

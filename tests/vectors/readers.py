@@ -34,6 +34,7 @@ from . import (
     enrolment,
     members,
     queries,
+    selections,
     server_lists,
     shares,
     signed,
@@ -206,6 +207,7 @@ FAST: Mapping[str, Callable[[Json], object]] = {
     **shares.FAST,
     **enrolment.FAST,
     **queries.FAST,
+    **selections.FAST,
 }
 """What reads each kind of bad vector with the product."""
 
@@ -336,5 +338,6 @@ SLOW: Mapping[str, Callable[[Json], object]] = {
     **shares.SLOW,
     **enrolment.SLOW,
     **queries.SLOW,
+    **selections.SLOW,
 }
 """What reads each kind of bad vector with the reference."""

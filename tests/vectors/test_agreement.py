@@ -307,6 +307,7 @@ def test_both_find_the_same_hits_from_blocks_alone(
     pair: Pair, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query_descent, "_WHOLE_CELLS", 0)
+    monkeypatch.setattr(query_descent, "_WHOLE_GUESSES", 0)
     fast, other = pair.product, pair.reference
     servers = {j: descent.HonestBlockServer(other.segment) for j in (1, 2, 3)}
     for number, terms in enumerate(pair.queries(4)):

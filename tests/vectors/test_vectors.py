@@ -24,6 +24,7 @@ from . import (
     members,
     queries,
     readers,
+    selections,
     server_lists,
     shares,
     signed,
@@ -45,6 +46,7 @@ CHECKS = {
     "shares": shares.check,
     "enrolment": enrolment.check,
     "queries": queries.check,
+    "selection": selections.check,
 }
 
 
@@ -118,7 +120,7 @@ def test_every_step_at_which_bytes_are_refused_has_a_bad_vector() -> None:
     wanted = {f"5.{i}" for i in range(1, 7)} | {f"6.{i}" for i in range(1, 9)}
     wanted |= {f"7.{i}" for i in range(1, 8)} | {f"8.10.{i}" for i in range(1, 5)}
     wanted |= {f"11.1.{i}" for i in range(1, 8)} | {f"11.6.{i}" for i in range(1, 7)}
-    wanted |= {"8.0", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
+    wanted |= {"8.0", "8.1.4", "8.1.7", "8.3", "8.4", "8.7", "10", "11.4.4", "11.5.2", "11.5.4"}
     wanted |= {f"12.1.{i}" for i in range(1, 4)} | {f"12.3.{i}" for i in range(1, 10)}
     wanted |= {f"12.4.{i}" for i in range(1, 5)} | {f"12.5.{i}" for i in range(1, 6)}
     wanted |= {"14.1.1"} | {f"14.2.{i}" for i in range(1, 9)} | {f"14.3.{i}" for i in range(1, 5)}
