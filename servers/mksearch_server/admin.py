@@ -42,7 +42,11 @@ class AdminServer:
     """
 
     def __init__(
-        self, listen: str, metrics: Callable[[], bytes], hosts: Collection[str] = ()
+        self,
+        listen: str,
+        metrics: Callable[[], bytes],
+        hosts: Collection[str] = (),
+        trouble: Callable[[], tuple[bool, str]] = lambda: (False, ""),
     ) -> None:
         """Listen, and answer from now on.
 
@@ -50,12 +54,15 @@ class AdminServer:
             listen: HOST:PORT, a loopback host unless there are ``hosts``.
             metrics: gives the text of all metrics; called on threads.
             hosts: that may be asked for besides loopback.
+            trouble: tells whether no search can be answered, and in one line what is wrong with
+                what scores, "" for nothing.
 
         Raises:
             StorageError: the port is in use.
         """
         host, _, port = listen.rpartition(":")
         self._metrics = metrics
+        self._trouble = trouble
         self._hosts = frozenset(name.lower() for name in (*LOOPBACK, *hosts))
         self.is_ready = False
         self._beat_s = time.monotonic()
@@ -89,7 +96,9 @@ class AdminServer:
         if path == "/healthz":
             return _state(time.monotonic() - self._beat_s < STALLED_S, "live", "stalled")
         if path == "/readyz":
-            return _state(self.is_ready, "ready", "not ready")
+            is_stuck, trouble = self._trouble()
+            more = f", {trouble}" if trouble else ""
+            return _state(self.is_ready and not is_stuck, f"ready{more}", f"not ready{more}")
         return HTTPStatus.NOT_FOUND, _TEXT, b"there are /metrics, /healthz and /readyz\n"
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

@@ -23,6 +23,7 @@ from mksearch_server.certificates import (
 from mksearch_server.log import LOG_FORMATS
 from mksearch_server.oidc_config import OIDC_TEMPLATE, OidcConfig, read_oidc
 from mksearch_server.peer_address import LOOPBACK, PeerAddress
+from mksearch_server.ray_config import RAY, RAY_TEMPLATE, RayConfig, read_ray
 
 __all__ = [
     "CONFIG_NAME",
@@ -51,7 +52,8 @@ listen = "{listen}"
 data = "data"
 
 # "cpu" (compiled, all cores), "cuda" (all NVIDIA GPUs of this host), "auto" (GPUs if there are any
-# that work, else cpu) or "numpy" (reference, slow).
+# that work, else cpu), "ray" (shards on processes of their own, on one host or many: see [ray])
+# or "numpy" (reference, slow).
 engine = "cpu"
 
 # Threads of the engine; 0 takes all cores.
@@ -109,6 +111,7 @@ class ServerConfig:
         peers: other servers of the collection, which versions that were missed come from.
         peers_s: seconds between two looks at what they serve.
         log_format: "text" or "json".
+        ray: shards of the engine "ray", None for the defaults.
         oidc: issuer whose ID tokens count, None for none.
         s3: bucket for the objects, None for ``data``.
         tls: files of key and certificate, None for a server on loopback that goes without.
@@ -129,6 +132,7 @@ class ServerConfig:
     peers: tuple[PeerAddress, ...] = ()
     peers_s: int = 60
     log_format: str = "text"
+    ray: RayConfig | None = None
     oidc: OidcConfig | None = None
     tls: TlsConfig | None = None
     s3: BucketConfig | None = None
@@ -150,7 +154,7 @@ class ServerConfig:
                     f"{name} = {value!r} is not a number in {low}..{high}",
                     cure="use a whole number in this range",
                 )
-        engines = (*ENGINES, AUTO)
+        engines = (*ENGINES, AUTO, RAY)
         if self.engine not in engines:
             raise ParameterError(
                 f"engine = {self.engine!r} is not known", cure=f"use one of {', '.join(engines)}"
@@ -244,7 +248,7 @@ def write_config(
         shown = f'admin_listen = "{admin_listen}"\nadmin_hosts = {json.dumps(list(admin_hosts))}'
     text = _TEMPLATE.format(id=server_id, listen=listen, admin=shown, log_format=log_format)
     text += TLS_TEMPLATE.format(mark="" if tls else "# ")
-    path.write_text(text + OIDC_TEMPLATE + BUCKET_TEMPLATE)
+    path.write_text(text + RAY_TEMPLATE + OIDC_TEMPLATE + BUCKET_TEMPLATE)
     return path
 
 
@@ -309,6 +313,8 @@ def load_config(path: Path) -> ServerConfig:
     values["admin_hosts"] = _host_names(values.get("admin_hosts", []))
     try:
         values["peers"] = _peers(values.get("peers", []))
+        if "ray" in values:
+            values["ray"] = read_ray(values["ray"], path.parent)
         if "oidc" in values:
             values["oidc"] = read_oidc(values["oidc"], path.parent)
         if "tls" in values:

@@ -11,8 +11,11 @@ from mksearch.scoring.cuda import CudaEngine
 from mksearch.scoring.engine import Engine, FallbackEngine, device_of, make_engine
 from mksearch_server.config import ServerConfig
 from mksearch_server.log import log_event
+from mksearch_server.ray_config import RAY, RayConfig
+from mksearch_server.ray_engine import RayEngine, open_ray
+from mksearch_server.ray_routing import ShardHealth
 
-__all__ = ["open_engine", "read_engine_note"]
+__all__ = ["close_engine", "open_engine", "read_engine_note", "shard_health"]
 
 #: In the store's folder: which engine ran last, on what, and the kernels that were fastest there.
 _NOTE = "engine.json"
@@ -33,14 +36,29 @@ def open_engine(config: ServerConfig) -> Engine:
             _write_note(path, opened[0])
 
     stored = read_engine_note(config).get("tables")
-    engine = make_engine(
-        config.engine,
-        report=report,
-        stored_tables=stored if isinstance(stored, Mapping) else None,
-    )
+    engine: Engine
+    if config.engine == RAY:
+        engine = open_ray(config.ray or RayConfig(), config.folder, config.data, report)
+    else:
+        engine = make_engine(
+            config.engine,
+            report=report,
+            stored_tables=stored if isinstance(stored, Mapping) else None,
+        )
     opened.append(engine)
     _write_note(path, engine)
     return engine
+
+
+def close_engine(engine: Engine) -> None:
+    """End what an engine runs on, where that is more than this process."""
+    if isinstance(engine, RayEngine):
+        engine.close()
+
+
+def shard_health(engine: Engine) -> ShardHealth | None:
+    """Return how the shards of an engine are, None for one that has none."""
+    return engine.health() if isinstance(engine, RayEngine) else None
 
 
 def read_engine_note(config: ServerConfig) -> Mapping[str, object]:

@@ -11,6 +11,8 @@ from mksearch import __version__
 from mksearch.errors import StorageError
 from mksearch.scoring.engine import Engine, device_of
 from mksearch_server.config import ServerConfig
+from mksearch_server.engines import shard_health
+from mksearch_server.ray_routing import ShardHealth
 from mksearch_server.search_server import SearchServer
 from mksearch_server.store import ObjectStore
 
@@ -38,6 +40,7 @@ class Facts:
         store_free_bytes: that the store may still grow by, of the limit and of the disk.
         n_shares: shares of the authority; None where they were not read.
         share_generation: of the newest, 0 without one; None where it was not read.
+        shards: how those of the engine are; None for an engine without any.
     """
 
     release: str
@@ -55,6 +58,7 @@ class Facts:
     store_free_bytes: int | None
     n_shares: int | None = None
     share_generation: int | None = None
+    shards: ShardHealth | None = None
 
     def numbers(self) -> Mapping[str, tuple[str, float | None]]:
         """Return text and value of every number, by the name of its metric without prefix."""
@@ -79,6 +83,33 @@ class Facts:
             "share_generation": (
                 "Generation of the newest share, 0 without one",
                 self.share_generation,
+            ),
+            **self._shard_numbers(),
+        }
+
+    def _shard_numbers(self) -> Mapping[str, tuple[str, float | None]]:
+        shards = self.shards
+        if shards is None:
+            return {}
+        return {
+            "shards": ("Shards of the engine", shards.n_shards),
+            "shards_degraded": (
+                "Shards with fewer live replicas than they should have",
+                len(shards.degraded),
+            ),
+            "shards_lost": ("Shards without a live replica", len(shards.lost)),
+            "shard_replicas_live": ("Replicas of all shards that take calls", shards.n_live),
+            "shard_calls_hedged": (
+                "Calls asked of a second replica as the first was slow, since the start",
+                shards.n_hedges,
+            ),
+            "shard_calls_moved": (
+                "Calls that went to another replica as one failed, since the start",
+                shards.n_moved,
+            ),
+            "shard_replicas_returned": (
+                "Replicas that came back or were started anew, since the start",
+                shards.n_returned,
             ),
         }
 
@@ -124,4 +155,5 @@ def facts_of(
         store_free_bytes=n_free,
         n_shares=None if shares is None else shares[0],
         share_generation=None if shares is None else shares[1],
+        shards=shard_health(engine),
     )

@@ -9,14 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from mksearch.errors import StorageError
-from mksearch.index.geometry import LevelGeometry
-from mksearch.params import PANEL_UNIT
-from mksearch.scoring.engine import Engine, device_of
-from mksearch.scoring.selecting import select_groups
+from mksearch.scoring.engine import device_of
 from mksearch.wire.v1 import authority_pb2_grpc, owner_pb2_grpc, search_pb2_grpc
 from mksearch_server.admin import AdminServer
 from mksearch_server.authority_service import AuthorityServicer
@@ -24,7 +20,7 @@ from mksearch_server.calls import CountingInterceptor
 from mksearch_server.certificates import TlsFiles
 from mksearch_server.config import ServerConfig
 from mksearch_server.decoding import DecodingInterceptor
-from mksearch_server.engines import open_engine
+from mksearch_server.engines import close_engine, open_engine, shard_health
 from mksearch_server.identity import ServerIdentity
 from mksearch_server.log import log_event
 from mksearch_server.memory import collecting
@@ -38,8 +34,9 @@ from mksearch_server.running import StoreLock
 from mksearch_server.service import InfoServicer, OwnerServicer, Runtime, SearchServicer
 from mksearch_server.storage import open_store
 from mksearch_server.tls import ServerTls, TlsInterceptor
+from mksearch_server.warming import load_loops
 
-__all__ = ["interceptors", "load_loops", "open_runtime", "serve"]
+__all__ = ["interceptors", "open_runtime", "serve"]
 
 #: Streams that one connection may have open.
 _STREAMS_MAX = 256
@@ -73,22 +70,15 @@ def open_runtime(config: ServerConfig) -> Runtime:
         identity = ServerIdentity(config.folder, store)
         require_own_store(store, identity)
         engine = open_engine(config)
-        load_loops(engine)
+        try:
+            load_loops(engine)
+        except BaseException:
+            close_engine(engine)
+            raise
     except BaseException:
         store.close()
         raise
     return Runtime(config, store, identity, engine)
-
-
-def load_loops(engine: Engine) -> None:
-    """Compile or load the loops of an engine, so that the first query does not wait for them."""
-    geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
-    zeros = np.zeros((8, geometry.width), np.uint16)
-    # As mapped files are: compiled code tells apart arrays that may not be written.
-    zeros.flags.writeable = False
-    for n_vectors in (1, len(zeros)):
-        engine.score(zeros, geometry, zeros[:n_vectors])
-    select_groups(engine, zeros, np.zeros((1, len(zeros)), np.uint16), 1)
 
 
 async def serve(config: ServerConfig, ready: Callable[[str, str, str], None]) -> None:
@@ -196,7 +186,12 @@ def _listening(
 def _administering(config: ServerConfig, runtime: Runtime) -> AdminServer | None:
     if not config.admin_listen:
         return None
-    return AdminServer(config.admin_listen, runtime.metrics.text, config.admin_hosts)
+
+    def trouble() -> tuple[bool, str]:
+        shards = shard_health(runtime.engine)
+        return (False, "") if shards is None else (bool(shards.lost), shards.text())
+
+    return AdminServer(config.admin_listen, runtime.metrics.text, config.admin_hosts, trouble)
 
 
 async def _beating(admin: AdminServer) -> None:

@@ -37,6 +37,7 @@ from mksearch_server.batching import Batcher
 from mksearch_server.calls import Calls, give_status
 from mksearch_server.catching_up import CatchingUp
 from mksearch_server.config import ServerConfig
+from mksearch_server.engines import close_engine, shard_health
 from mksearch_server.facts import Facts, facts_of
 from mksearch_server.gate import QueryGate, reason_of
 from mksearch_server.identity import Claim, ServerIdentity
@@ -161,7 +162,8 @@ class Runtime:
 
     def warm(self) -> None:
         """Begin to read the active version ahead of those who ask."""
-        if self._search is not None:
+        # Shards read their rows themselves, on their hosts.
+        if self._search is not None and shard_health(self.engine) is None:
             self._warming.submit(self._search.warm, self._closing.is_set)
 
     async def sweeping(self) -> None:
@@ -318,6 +320,7 @@ class Runtime:
         )
         for pool in pools:
             pool.shutdown(cancel_futures=True)
+        close_engine(self.engine)
         self._store.close()
 
 

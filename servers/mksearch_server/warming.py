@@ -8,17 +8,36 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mksearch.index.geometry import LevelGeometry
 from mksearch.index.segment import SegmentReader
+from mksearch.params import PANEL_UNIT
 
-__all__ = ["warm"]
+if TYPE_CHECKING:
+    from mksearch.scoring.engine import Engine
+
+__all__ = ["load_loops", "warm"]
 
 #: Bytes between two looks at whether to stop.
 _PIECE_BYTES = 1 << 25
 #: Share of the machine's memory that is read ahead at most: more would drive itself out again.
 _MEMORY_SHARE = 0.5
+
+
+def load_loops(engine: Engine) -> None:
+    """Compile or load the loops of an engine, so that the first query does not wait for them."""
+    from mksearch.scoring.selecting import select_groups
+
+    geometry = LevelGeometry(PANEL_UNIT, PANEL_UNIT)
+    zeros = np.zeros((8, geometry.width), np.uint16)
+    # As mapped files are: compiled code tells apart arrays that may not be written.
+    zeros.flags.writeable = False
+    for n_vectors in (1, len(zeros)):
+        engine.score(zeros, geometry, zeros[:n_vectors])
+    select_groups(engine, zeros, np.zeros((1, len(zeros)), np.uint16), 1)
 
 
 def warm(

@@ -30,6 +30,7 @@ from tests.bench import (
     pruned,
     report,
     search,
+    shards,
     throughput,
     tls,
     widths,
@@ -107,6 +108,7 @@ PARTS = (
     Part("large", "364,651 documents published: memory, latency", 8, building.measure_large),
     Part("access", "keys by attributes", 1, _access),
     Part("authority", "enrolment, signed and refused queries", 0.5, authority.measure),
+    Part("ray", "two shards of engine ray against engine cpu", 1, shards.measure),
 )
 
 

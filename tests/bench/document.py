@@ -77,6 +77,9 @@ MEANINGS = {
     "authority.": "Processor time, so that waiting does not count: of the user's process and of "
     "all servers for an enrolment, of one core for refusals. A server that is flooded with forged "
     "queries spends this on them and nothing else.",
+    "shards.": "All levels of one segment of random cells, by the engine `cpu` with all cores and "
+    "by two replicas with a core each, in turn; sums come back through shared memory. No network "
+    "lies between them, and no search around them.",
     "peers.": "TF-IDF scores of the hits of this product against scikit-learn's for the same "
     "queries on the same texts: protection costs time, not ranking.",
 }

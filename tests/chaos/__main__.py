@@ -1,4 +1,4 @@
-"""`./dev chaos`: lies, mutated bytes, load, kills, changes, networks that part, in large numbers.
+"""`./dev chaos`: lies, mutated bytes, load, kills, changes, networks that part, lost hosts.
 
 Ends with code 1 on any violation, and names the seed that repeats it.
 """
@@ -23,7 +23,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from tests.chaos.faults import FaultReport, print_faults
 
-PARTS = ("faults", "mutations", "load", "kills", "changes", "partition")
+PARTS = ("faults", "mutations", "load", "kills", "changes", "partition", "ray")
 
 
 def _faults(folder: Path, options: argparse.Namespace) -> int:
@@ -128,6 +128,20 @@ def _partition(folder: Path, options: argparse.Namespace) -> int:
     return len(report.violations)
 
 
+def _ray(folder: Path, options: argparse.Namespace) -> int:
+    from tests.support.shards import has_ray
+
+    if not has_ray():
+        print("Ray is not installed, so no cluster was hurt: ./dev cluster")
+        # Whoever asked for this part alone wants to know that it did not run.
+        return int(options.only == "ray")
+    from tests.chaos.shards import run_shards
+
+    report = run_shards(folder, options.traffic, tell=lambda line: print(f"  {line}", flush=True))
+    print("\n".join(report.lines()))
+    return len(report.violations)
+
+
 def main() -> int:
     """Run the parts that were asked for; return the exit code."""
     parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__.splitlines()[0])
@@ -147,13 +161,14 @@ def main() -> int:
     add("--max-waiting", type=int, default=4, help="requests that may wait in a server")
     add("--changes", type=int, default=500, help="random changes of a collection")
     add("--partitions", type=int, default=20, help="times that two networks part and meet (root)")
+    add("--traffic", type=float, default=30.0, help="seconds in which replicas of a cluster die")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes that tell lies")
     add("--seed", type=int, default=secrets.randbelow(1 << 32), help="repeats a run")
     add("--only", choices=PARTS, help="one part")
     options = parser.parse_args()
     print(f"seed {options.seed}")
     n_violations = 0
-    parts = (_faults, _mutations, _load, _kills, _changes, _partition)
+    parts = (_faults, _mutations, _load, _kills, _changes, _partition, _ray)
     for part, run in zip(PARTS, parts, strict=True):
         if options.only in (None, part):
             print(f"== {part}", flush=True)

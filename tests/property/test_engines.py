@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,9 @@ from mksearch.params import P
 from mksearch.scoring.cpu import CpuEngine
 from mksearch.scoring.engine import AUTO, ENGINES, Engine, make_engine, score_levels
 from mksearch.scoring.reference import NumpyEngine
+from mksearch_server.ray_engine import RayEngine
 from tests.gpu.engines import require_engine, the_gpu_engine, the_shimmed_engine
+from tests.support.shards import Stored, has_ray, ray_engines, thread_engine, write_segment
 
 NUMPY, CPU = NumpyEngine(), CpuEngine()
 Array = NDArray[np.uint16]
@@ -29,11 +34,39 @@ Array = NDArray[np.uint16]
 SHIMMED_PRODUCTS_MAX = 200_000
 
 
-@pytest.fixture(params=["numpy", "cpu", "cuda", "shimmed"])
+#: Rows are cut into so many runs.
+SHARDS = (1, 2, 5)
+
+
+@functools.cache
+def the_shards() -> tuple[Path, dict[int, RayEngine]]:
+    """Return a store and engines of 1, 2 and 5 shards on a thread of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="mksearch-shards-"))
+    return folder, {n: thread_engine(folder, n)[0] for n in SHARDS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ending() -> Iterator[None]:
+    yield
+    if the_shards.cache_info().currsize:
+        folder, engines = the_shards()
+        for engine in engines.values():
+            engine.close()
+        shutil.rmtree(folder)
+        the_shards.cache_clear()
+
+
+@pytest.fixture(params=["numpy", "cpu", "cuda", "shimmed", "shards", "ray"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Give every engine; "cuda" needs a GPU, "shimmed" is its code on the processor."""
+    """Give every engine: "cuda" needs a GPU, "ray" Ray; two more are their code without."""
     simple: dict[str, Engine] = {"numpy": NUMPY, "cpu": CPU}
     name: str = request.param
+    if name == "shards":
+        return the_shards()[1][5]
+    if name == "ray":
+        if not has_ray():
+            pytest.skip("Ray is not installed")
+        return next(iter(ray_engines()[1].values()))
     return simple[name] if name in simple else require_engine(name)
 
 
@@ -63,6 +96,9 @@ def in_plain_integers(cells: Array, geometry: LevelGeometry, vectors: Array) -> 
 def assert_equal_everywhere(cells: Array, geometry: LevelGeometry, vectors: Array) -> Array:
     reference = NUMPY.score(cells, geometry, vectors)
     engines: list[Engine | None] = [NUMPY, CPU, the_gpu_engine()]
+    engines += the_shards()[1].values()
+    if has_ray():
+        engines += ray_engines()[1].values()
     if cells.size * len(vectors) <= SHIMMED_PRODUCTS_MAX:
         engines.append(the_shimmed_engine())
     for engine in engines:
@@ -253,6 +289,62 @@ def test_scoring_changes_neither_cells_nor_vectors(engine: Engine) -> None:
 
     np.testing.assert_array_equal(cells, before[0])
     np.testing.assert_array_equal(vectors, before[1])
+
+
+# --- rows that shards find where they lie ---------------------------------------------------------
+
+
+@pytest.fixture(params=["shards", "ray"])
+def sharded(request: pytest.FixtureRequest) -> tuple[Path, dict[int, RayEngine]]:
+    """Give a store and engines over its segments, by their number of shards."""
+    if request.param == "shards":
+        return the_shards()
+    if not has_ray():
+        pytest.skip("Ray is not installed")
+    return ray_engines()
+
+
+def assert_equal_on_shards(stored: Stored, engines: dict[int, RayEngine], vectors: Array) -> None:
+    for level, geometry in enumerate(stored.levels):
+        cells = stored.reader.level(level)
+        reference = NUMPY.score(cells, geometry, vectors)
+        for n_shards, engine in engines.items():
+            sums = engine.score_held((stored.id, level), cells, geometry, vectors)
+            np.testing.assert_array_equal(sums, reference, err_msg=f"{n_shards} shards")
+
+
+@pytest.mark.parametrize("n_rows", [1, 29, 1000])
+@pytest.mark.parametrize("n_vectors", [1, 9])
+def test_shards_of_a_stored_segment_give_the_bits_of_the_whole(
+    sharded: tuple[Path, dict[int, RayEngine]], n_rows: int, n_vectors: int
+) -> None:
+    folder, engines = sharded
+    geometry = LevelGeometry(64, 128, 3)
+    stored = write_segment(folder, n_rows, geometry, seed=n_rows)
+
+    assert_equal_on_shards(stored, engines, draw_elements(n_rows, n_vectors, geometry.width))
+
+
+def test_twenty_thousand_equal_documents_get_the_same_sum_everywhere(
+    sharded: tuple[Path, dict[int, RayEngine]],
+) -> None:
+    folder, engines = sharded
+    geometry = LevelGeometry(64, 64, 1)
+    stored = write_segment(folder, 20_000, geometry, are_equal=True)
+    vectors = draw_elements(3, 2, geometry.width)
+
+    assert_equal_on_shards(stored, engines, vectors)
+
+
+def test_twenty_thousand_equal_rows_get_the_same_sum_from_every_engine(engine: Engine) -> None:
+    geometry = LevelGeometry(64, 64, 1)
+    row = draw_elements(1, 1, geometry.width)
+    vectors = draw_elements(2, 1, geometry.width)
+
+    sums = engine.score(np.repeat(row, 20_000, axis=0), geometry, vectors)
+
+    assert (sums == in_plain_integers(row, geometry, vectors)).all()
+    assert sums.shape == (1, 20_000, 1)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from mksearch_server.facts import Facts
 from mksearch_server.gate import CLOCK_S, REASONS
 from mksearch_server.gpu import Gpu
 from mksearch_server.metrics import CALLS, CODES, LABELS, Metrics
+from mksearch_server.ray_routing import ShardHealth
 from tests.service.test_signed_queries import Asker, asking
 from tests.support.grpc_stage import GrpcServer, GrpcStage, hit_ids, staging, until
 from tests.support.processes import serving
@@ -464,7 +465,8 @@ def test_without_library_driver_or_gpu_nothing_is_shown(
 
 
 def _some_facts() -> Any:
-    return Facts("0", "cpu", "cpu", 1, False, 0, 0, 0, 0, None, 0, 0, 0)
+    shards = ShardHealth(2, 2, 3, (1,), (), 0, 1, 0)
+    return Facts("0", "ray", "cpu", 1, False, 0, 0, 0, 0, None, 0, 0, 0, shards=shards)
 
 
 def test_the_certificate_s_end_is_a_number(tmp_path: Path) -> None:

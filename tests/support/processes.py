@@ -180,6 +180,10 @@ class ServerProcess:
             code = main([words[0], "--config", str(self.config), *words[1:], "--json"])
         return Finished(code, out.getvalue(), err.getvalue())
 
+    def serve_to_its_end(self, timeout_s: float) -> Finished:
+        """Serve in the expectation that it ends by itself."""
+        return run_server("serve", "--config", self.config, "--json", timeout_s=timeout_s)
+
     def start(self) -> None:
         """Start the process; ``wait_ready`` tells when it answers."""
         assert not self.is_running
