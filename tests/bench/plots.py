@@ -14,7 +14,7 @@ __all__ = ["PART_ORDER", "draw"]
 
 PART_ORDER = (
     "engine", "throughput", "building", "search", "outages", "tls", "widths", "pruned", "peers",
-    "changes", "large", "access", "authority", "ray",
+    "changes", "large", "access", "authority", "private", "ray",
 )  # fmt: skip
 
 _INK, _SOFT, _WARM = "#1f4e79", "#9db8d2", "#c55a11"
