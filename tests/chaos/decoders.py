@@ -87,8 +87,16 @@ from mksearch.index.server_list import ListedServer, ServerList
 from mksearch.index.slots import SlotReader
 from mksearch.index.stream import open_stream, seal_stream
 from mksearch.index.tombstones import decode_parts, encode_parts
-from mksearch.messages import RecordAnswer, RecordRequest, ScoreAnswer, ScoreRequest, Ticket
-from mksearch.params import Quorum
+from mksearch.messages import (
+    RecordAnswer,
+    RecordRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SelectAnswer,
+    SelectRequest,
+    Ticket,
+)
+from mksearch.params import FETCH_CLASSES, Quorum
 from mksearch.query.group import GroupView, open_dictionary
 from mksearch.query.records import open_document, read_records
 from mksearch.query.trapdoor import parse_question
@@ -966,6 +974,21 @@ def _wire_targets() -> list[Target]:
         search_pb2.GetRecordsResponse, [records]
     )
     split_asked, asked_samples, change_asked = _messages(search_pb2.ScoreRequest, [asked])
+    n_fetches, n_groups = FETCH_CLASSES[0], 11
+    selectors = np.arange(n_fetches * n_groups, dtype=np.uint16).reshape(n_fetches, n_groups)
+    selecting = [m.SerializeToString() for m in convert.select_request_messages(
+        SelectRequest(bytes(16), 1, bytes(32), selectors, ticket=Ticket(9, bytes(64)))
+    )]  # fmt: skip
+    selected = [m.SerializeToString() for m in convert.select_answer_messages(
+        SelectAnswer(bytes(16), np.arange(n_fetches * 6, dtype=np.uint16).reshape(n_fetches, 2, 3)),
+        bytes(64),
+    )]  # fmt: skip
+    split_selecting, selecting_samples, change_selecting = _messages(
+        search_pb2.SelectRequest, [selecting]
+    )
+    split_selected, selected_samples, change_selected = _messages(
+        search_pb2.SelectResponse, [selected]
+    )
     split_wanted, wanted_samples, change_wanted = _messages(
         search_pb2.GetRecordsRequest, [[one] for one in wanted]
     )
@@ -977,6 +1000,16 @@ def _wire_targets() -> list[Target]:
             head = head or convert.score_head(message.head)
             gathering.add(message.shares)
         return None if head is None else convert.score_request(head, gathering.elements((2, 30)))
+
+    def read_selecting(data: bytes) -> object:
+        gathering = convert.Gathering(2 * n_fetches * n_groups, "selectors")
+        head = None
+        for message in split_selecting(data):
+            head = head or convert.select_head(message.head)
+            gathering.add(message.selectors)
+        if head is None:
+            return None
+        return convert.select_request(head, gathering.elements((n_fetches, n_groups)))
 
     asker = ScoreRequest(bytes(16), 1, bytes(32), 0, np.arange(60, dtype=np.uint16).reshape(2, 30))
     evidence = Evidence(2, bytes(32), asker, ScoreAnswer(bytes(16), sums, bytes(64)))
@@ -996,6 +1029,15 @@ def _wire_targets() -> list[Target]:
         Target(
             "score request", read_request, asked_samples, change_asked,
             _covers(convert.score_head, convert.score_request, convert.ticket, convert.unpacked),
+        ),
+        Target(
+            "select request", read_selecting, selecting_samples, change_selecting,
+            _covers(convert.select_head, convert.select_request, convert._require_names),
+        ),
+        Target(
+            "select answer",
+            lambda data: convert.select_answer(split_selected(data), (n_fetches, 2, 3)),
+            selected_samples, change_selected, _covers(convert.select_answer),
         ),
         Target(
             "record request",
