@@ -66,7 +66,9 @@ class BlobList:
         return tuple(zip(split_names(self._names), self._sizes.tolist(), strict=True))
 
     def size_of(self, name: bytes) -> int | None:
-        """Return the size of a blob, None for one that is not listed."""
+        """Return the size of a blob; None for one that is not listed, and for what is no name."""
+        if len(name) != _NAME_BYTES:
+            return None
         wanted = names_of([name])
         at = int(np.searchsorted(self._names, wanted)[0])
         if at == len(self) or self._names[at] != wanted[0]:

@@ -262,6 +262,7 @@ def test_a_changed_blob_list_is_the_list_of_what_there_is(
     assert changed.blobs == tuple(sorted(wanted.items()))
     assert BlobList.decode(changed.encode()) == changed
     assert all(changed.size_of(name) == size for name, size in wanted.items())
+    assert changed.size_of(b"") is changed.size_of(bytes(31)) is None
     assert all((changed.size_of(name) is None) == (name not in wanted) for name in gone)
 
 
