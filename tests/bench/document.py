@@ -68,8 +68,8 @@ MEANINGS = {
     "the file twice, hashing, counting, weighing, ordering, masking, sealing records and texts are "
     "in; the upload to three servers is not.",
     "changes.add_": "`publish` of mix99k without every hundredth document, then of a file with "
-    "these: the second over the first, with reading, uploading to three servers and activation. Bytes are "
-    "those that the servers did not hold before.",
+    "these: the second over the first, with reading, uploading to three servers and activation. "
+    "Bytes are those that the servers did not hold before.",
     "changes.segments": "The same documents, published in ten steps, and merged: median searches "
     "of three keywords.",
     "changes.compact": "`compact` of the ten segments, all keys new, over publishing as much.",
