@@ -321,6 +321,11 @@ def load_config(path: Path) -> ServerConfig:
             values["tls"] = read_tls(values["tls"], path.parent)
         if "s3" in values:
             values["s3"] = read_bucket(values["s3"], path.parent)
+            if values.get("engine") == "ray":
+                raise ParameterError(
+                    "shards of the engine ray read files, and [s3] keeps segments in a bucket",
+                    cure="leave out [s3], or take another engine",
+                )
         return ServerConfig(folder=path.parent, **values)
     except MksearchError as error:
         raise ParameterError(f"{path}: {error.message}", cure=error.cure) from None

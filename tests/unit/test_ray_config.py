@@ -55,6 +55,15 @@ def test_what_init_writes_is_right_with_the_marks_taken_away(tmp_path: Path) -> 
     assert config.ray.has_tls
 
 
+def test_shards_do_not_read_from_a_bucket(tmp_path: Path) -> None:
+    path = write_config(tmp_path, 1, "127.0.0.1:0")
+    text = path.read_text().replace('engine = "cpu"', 'engine = "ray"', 1)
+    path.write_text(text + '\n[s3]\nurl = "s3://bucket/server-1"\nregion = "eu-west-1"\n')
+
+    with pytest.raises(ParameterError, match="keeps segments in a bucket"):
+        load_config(path)
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     config = read_ray({"token": "t", "store": "/mnt/store"}, tmp_path)
 
