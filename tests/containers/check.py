@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from mksearch_client import Searcher
+from mksearch_client.profile import Profile
 from tests.containers.context import IMAGES, write_context
 from tests.containers.podman import Podman
 from tests.containers.tools import ROOT, ToolMissing, fetch_program
+from tests.support.large_store import serve_sparse
 
 __all__ = ["Check"]
 
@@ -32,6 +34,9 @@ IMAGE_BYTES_MAX: Final = 400_000_000
 #: Memory of a server: its index, here next to nothing, and this.
 MEMORY: Final = "500m"
 USER: Final = 10001
+#: Names the volume of a server with a large index.
+LARGE: Final = 9
+LARGE_BYTES: Final = 1 << 30
 READY_S: Final = 60.0
 #: From the start of a container to the first answer, where nobody else uses the machine.
 START_S: Final = 5.0
@@ -123,6 +128,7 @@ class Check:
             self._lose_one()
             self._watch()
             self._upgrade()
+            self._start_large()
             self._refuse()
         finally:
             self._clean()
@@ -192,10 +198,12 @@ class Check:
         )
         self._tokens[server] = json.loads(made)["claim_token"]
 
-    def _serve(self, server: int, image: str = SERVER, *, data_of: int = 0) -> None:
+    def _serve(
+        self, server: int, image: str = SERVER, *, data_of: int = 0, memory: str = MEMORY
+    ) -> None:
         identity, data = _volumes(server)[0], _volumes(data_of or server)[1]
         self.podman(
-            *("run", "-d", "--name", _name(server), *_HARDENED, "--memory", MEMORY),
+            *("run", "-d", "--name", _name(server), *_HARDENED, "--memory", memory),
             *("--network", _network(server), "--ip", _host(server), "--stop-timeout", "40"),
             *("-v", f"{identity}:/srv/mksearch", "-v", f"{data}:/srv/mksearch/data", image),
         )
@@ -309,6 +317,34 @@ class Check:
             assert traffic.failures == [], traffic.failures
             print(f"   {traffic.n_done} searches, none lost")
 
+    def _start_large(self) -> None:
+        """Start server 3 with an index of a GiB, on a copy of its volume."""
+        with _step("a server with an index of 1 GiB is started"):
+            profile = Profile.open(self._folder / "profile-of-the-host")
+            signed = profile.highest_seen()
+            assert signed is not None
+            self.podman("stop", "--time", "40", _name(3))
+            self.podman("rm", _name(3))
+            data = _volumes(LARGE)[1]
+            self.podman("volume", "create", data)
+            there = self._place(data)
+            shutil.rmtree(there)
+            shutil.copytree(self._place(_volumes(3)[1]), there)
+            n_bytes = serve_sparse(there, signed, profile.keys.signing, LARGE_BYTES)
+            for path in (there, *there.rglob("*")):
+                os.chown(path, USER, USER)
+            began_s = time.monotonic()
+            self._serve(3, NEXT, data_of=LARGE, memory=f"{(n_bytes >> 20) + 500}m")
+            self.podman.wait("ready", partial(self._is_ready, 3), READY_S)
+            took_s = time.monotonic() - began_s
+            print(
+                f"   {n_bytes / 1e9:.2f} GB: it answers after {took_s:.1f} s (wanted: {START_S:g})"
+            )
+
+    def _place(self, volume: str) -> Path:
+        (found,) = json.loads(self.podman("volume", "inspect", volume))
+        return Path(found["Mountpoint"])
+
     def _refuse(self) -> None:
         with _step("a volume of another server, and no volume at all, are named in one line"):
             self.podman("rm", "--force", "--time", "40", _name(1), _name(2))
@@ -384,7 +420,7 @@ class Check:
                 assert firing == [], firing
 
     def _clean(self) -> None:
-        volumes = [name for server in SERVERS for name in _volumes(server)]
+        volumes = [name for server in (*SERVERS, LARGE) for name in _volumes(server)]
         self.podman.remove(
             [_name(server) for server in SERVERS], volumes, [_network(s) for s in SERVERS]
         )

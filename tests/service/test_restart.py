@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mksearch.index.geometry import BlockShape, LevelGeometry
-from mksearch.index.manifest import SegmentRef, SignedManifest
-from mksearch.index.segment import (
-    HEADER_BYTES,
-    SegmentHeader,
-    SegmentLayout,
-    SegmentReader,
-)
-from mksearch.index.slot_shape import SlotShape
-from mksearch.params import SLOT_UNITS
+from mksearch.index.segment import SegmentReader
 from mksearch_server.store import ObjectStore
 from mksearch_server.warming import warm
 from tests.service.conftest import SMALL, Published
+from tests.support.large_store import serve_sparse, sparse_header, write_sparse
 from tests.support.processes import ServerProcess, claim, run_server, serving
 
 GIB = 1 << 30
-COLUMNS = LevelGeometry(2048, 2048, 1)
-
-
-def layout(n_bytes: int) -> SegmentLayout:
-    """Give a possible segment of about ``n_bytes``."""
-    block = BlockShape()
-    n_rows = n_bytes * block.fan_out // (2 * COLUMNS.width * block.height)
-    levels = (COLUMNS,) * len(block.level_rows(n_rows))
-    return SegmentLayout(n_rows, block, levels, SlotShape(SLOT_UNITS[0]), n_rows)
-
-
-def header(n_bytes: int) -> SegmentHeader:
-    shapes = layout(n_bytes)
-    hashes = tuple(bytes([n]) * 32 for n in range(len(shapes.levels) + 1))
-    return SegmentHeader(bytes(16), 0, bytes(32), shapes, hashes)
-
-
-def write_sparse(folder: Path, head: SegmentHeader) -> None:
-    """Write a segment that is a header and a hole: it takes no room on the disk."""
-    path = folder / head.id.hex()
-    path.write_bytes(head.encode())
-    os.truncate(path, head.layout.n_bytes)
 
 
 def mapped_kib() -> int:
@@ -62,7 +30,7 @@ def mapped_kib() -> int:
 def large(tmp_path: Path) -> Iterator[SegmentReader]:
     """A segment of half a GiB, mapped from a store."""
     store = ObjectStore(tmp_path)
-    head = header(GIB // 2)
+    head = sparse_header(GIB // 2)
     write_sparse(tmp_path / "segments", head)
     before = mapped_kib()
     reader = SegmentReader(store.map(head.id))
@@ -92,27 +60,6 @@ def test_reading_ahead_ends_when_it_is_told_to_and_when_memory_is_full(
     assert warm([large], lambda: False, n_bytes_max=1) < GIB // 4
 
 
-def serve_sparse(published: Published, server: ServerProcess, n_bytes: int) -> int:
-    """Have a stopped server serve a further version with one large, empty segment."""
-    signed = published.profile.highest_seen()
-    assert signed is not None
-    group = signed.manifest.groups[0]
-    name = server.data / "segments" / group.segments[0].id.hex()
-    with name.open("rb") as file:
-        own = SegmentHeader.decode(file.read(HEADER_BYTES))
-    head = replace(header(n_bytes), collection=own.collection, epoch=own.epoch)
-    write_sparse(server.data / "segments", head)
-    ref = SegmentRef(head.id, head.layout.n_bytes, head.salt)
-    groups = (replace(group, segments=(ref,)), *signed.manifest.groups[1:])
-    changes = {"version": signed.manifest.version + 1, "previous": signed.hash, "groups": groups}
-    manifest = replace(signed.manifest, **changes)  # type: ignore[arg-type]
-    store = ObjectStore(server.data)
-    following = SignedManifest.sign(manifest, published.profile.keys.signing)
-    store.write_state("manifest", following.encode())
-    store.close()
-    return head.layout.n_bytes
-
-
 def restarted(server: ServerProcess) -> float:
     """Start a server; give the seconds until it answers."""
     began_s = time.monotonic()
@@ -128,7 +75,9 @@ def test_a_server_with_ten_gigabytes_starts_like_one_with_none(tmp_path: Path) -
         assert server.stop() == 0
         small_s = restarted(server)
         assert server.stop() == 0
-        n_bytes = serve_sparse(published, server, 10 * GIB)
+        signed = published.profile.highest_seen()
+        assert signed is not None
+        n_bytes = serve_sparse(server.data, signed, published.profile.keys.signing, 10 * GIB)
         large_s = restarted(server)
         status = run_server("status", "--config", server.config, "--json").json
         began_s = time.monotonic()
