@@ -8,7 +8,6 @@ what is not there, damaged or of another release is fetched from the servers aga
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -28,6 +27,7 @@ from mksearch.index.rows import Postings
 from mksearch.index.stream import open_stream, seal_stream
 from mksearch.text.weights import Statistics
 from mksearch_client.keys import OwnerKeys
+from mksearch_client.profile_folder import write_file
 
 __all__ = ["PartMemory"]
 
@@ -65,15 +65,9 @@ class PartMemory:
         """Keep a part; where there is no room for it, it is read from the servers again."""
         key, collection = self._keys.part_memory_key(), self._keys.collection
         sealed = seal_stream(key, "catalogue", collection, _encode(part, ref), SystemRandom())
-        path = self._folder / ref.id.hex()
-        partial = path.with_suffix(".partial")
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            try:
-                partial.write_bytes(sealed)
-                os.replace(partial, path)
-            finally:
-                partial.unlink(missing_ok=True)
+            write_file(self._folder / ref.id.hex(), sealed)
 
     def keep_only(self, parts: Iterable[ObjectRef]) -> None:
         """Drop all other parts."""

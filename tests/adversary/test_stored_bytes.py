@@ -887,7 +887,7 @@ def test_a_publication_damaged_on_the_owners_disk_is_refused_by_every_server(
         manifest.write_bytes(data)
         with pytest.raises(VerificationError):
             Publication.load(publication.folder, stored.keys.signing.public)
-    manifest.write_bytes(signed[:8] + b"\0\0\0\4" + signed[12:])
+    manifest.write_bytes(signed[:8] + b"\0\0\0\5" + signed[12:])
     with pytest.raises(UnsupportedVersion):
         Publication.load(publication.folder, stored.keys.signing.public)
     manifest.write_bytes(signed)

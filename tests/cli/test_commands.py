@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,7 @@ from tests.cli.conftest import (
     Sealed,
     require_error,
 )
-from tests.support.processes import clean_environment, client_command
+from tests.support.processes import clean_environment, client_command, interruptible_command
 
 QUERY = "watering tomato plants"
 SEARCH_FIELDS = {
@@ -840,11 +839,6 @@ def test_a_closed_output_ends_with_1_in_silence(shared: Collection) -> None:
 # --- the demo ------------------------------------------------------------------------------------
 
 _DEMO = ("demo", "--docs", str(CORPUS), "--query", "garden soil", "--json")
-#: A shell may start what it puts in the background with Ctrl-C ignored; the demo is tested without.
-_MAIN = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from mksearch_client.cli import main; sys.exit(main())"
-)
 
 
 def _processes_below(folder: Path) -> list[int]:
@@ -862,7 +856,7 @@ def _processes_below(folder: Path) -> list[int]:
 
 def _start_demo(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _MAIN, *_DEMO],
+        interruptible_command(*_DEMO),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=clean_environment(TMPDIR=str(folder)),

@@ -27,7 +27,7 @@ from mksearch_client.publication import Publication
 from mksearch_client.watching import Watch
 from mksearch_server.store import ObjectStore
 from tests.support.grpc_stage import POLICY, RANDOM, GrpcStage, hit_ids, staging, until
-from tests.support.processes import clean_environment, client_command, run_client
+from tests.support.processes import clean_environment, interruptible_command, run_client
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_folder_is_watched_by_the_command_line_until_it_is_interrupted(
 ) -> None:
     docs = write(tmp_path / "docs", **texts(6))
     words = ("owner", "watch", str(docs), "--profile", str(stage.owner.profile.folder))
-    command = client_command(*words, "--json", "--settle", "0.1", "--interval", "0.1")
+    command = interruptible_command(*words, "--json", "--settle", "0.1", "--interval", "0.1")
     with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE) as watching:
         try:
             assert watching.stdout is not None

@@ -31,6 +31,7 @@ __all__ = [
     "claim",
     "clean_environment",
     "client_command",
+    "interruptible_command",
     "run",
     "run_client",
     "run_server",
@@ -56,6 +57,15 @@ def server_command(*words: str) -> list[str]:
 def client_command(*words: str) -> list[str]:
     """Give the command line of ``mksearch``."""
     return [sys.executable, "-m", "mksearch_client.cli", *words]
+
+
+def interruptible_command(*words: str) -> list[str]:
+    """Give the same, for Ctrl-C to reach it: shells have it ignored in the background."""
+    main = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from mksearch_client.cli import main; sys.exit(main())"
+    )
+    return [sys.executable, "-c", main, *words]
 
 
 def clean_environment(**changes: str) -> dict[str, str]:

@@ -110,7 +110,7 @@ def test_what_is_no_evidence_is_refused(changes: dict[str, Any]) -> None:
 def test_other_files_and_later_formats_are_refused() -> None:
     data = _evidence().encode()
     with pytest.raises(UnsupportedVersion):
-        Evidence.decode(data[:11] + b"\2" + data[12:])
+        Evidence.decode(data[:11] + b"\3" + data[12:])
     for wrong in (b"", data[:12], data[:-1], data + b"\0", b"MKMANIFS" + data[8:]):
         with pytest.raises(FormatError):
             Evidence.decode(wrong)

@@ -65,6 +65,9 @@ def test_every_call_of_the_log_is_of_the_closed_lists(path: Path) -> None:
 def test_nothing_but_the_log_writes_lines(path: Path) -> None:
     found = [(line, name) for line, name in names(path) if name in ("logging", "print", "warnings")]
 
+    if path.name == "ray_cluster.py":
+        # It keeps quiet what Ray warns of.
+        found = [(line, name) for line, name in found if name != "warnings"]
     # The command line answers on standard output and names errors on standard error; a scrub tells
     # the process that began it what it found.
     assert found == [] or path.name in ("log.py", "cli.py", "scrub.py")
