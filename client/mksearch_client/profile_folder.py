@@ -517,10 +517,3 @@ class ProfileFolder:
             version = rest.partition("-")[0]
             if version.isdecimal():
                 yield who, int(version), int(path.stat().st_mtime), str(path)
-
-    def forget_except(self, names: set[bytes]) -> None:
-        """Drop kept objects that ``names`` does not list."""
-        kept = {name.hex() for name in names}
-        for path in (self.folder / "cache").glob("*"):
-            if path.name not in kept:
-                path.unlink(missing_ok=True)

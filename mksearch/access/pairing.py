@@ -203,10 +203,6 @@ class PairingGroup(ABC):
     def decode_g2(self, data: bytes, what: str) -> G2:
         """Decode an element of the second group, of ``g2_bytes`` bytes; otherwise as above."""
 
-    def inverse_exponent(self, exponent: int) -> int:
-        """Return the exponent of the inverse: ``-exponent`` modulo the order."""
-        return -exponent % self.order
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
 

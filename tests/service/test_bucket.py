@@ -25,7 +25,7 @@ from mksearch_server.store import ObjectStore
 from tests.adversary.corpus import make_documents
 from tests.service.conftest import QUERIES, SMALL, K, Published
 from tests.support.bucket import SECRET, Service, serving_buckets
-from tests.support.local import LocalCollection, publish
+from tests.support.local import LocalCollection, publish_two
 from tests.support.processes import claim, serving
 from tests.support.relays import relaying_bytes
 
@@ -42,16 +42,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalCollection, LocalCollection]:
     """Two versions of a collection, on servers that keep them on the disk."""
-    folder = tmp_path_factory.mktemp("versions")
-    old = publish(DOCUMENTS, folder / "old", engine="numpy")
-    new = publish(
-        DOCUMENTS[5:],
-        folder / "new",
-        engine="numpy",
-        keys=old.keys,
-        previous=old.publication.signed,
-    )
-    return old, new
+    return publish_two(DOCUMENTS, tmp_path_factory.mktemp("versions"))
 
 
 class Bucketed:

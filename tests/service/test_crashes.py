@@ -28,7 +28,7 @@ from mksearch_server.store import ObjectStore
 from tests.adversary.corpus import make_documents
 from tests.service.conftest import QUERIES, SMALL, K, Published
 from tests.support.crashes import client, repair, run_to_step, upload_to
-from tests.support.local import LocalCollection, open_server, publish
+from tests.support.local import LocalCollection, open_server, publish, publish_two
 from tests.support.processes import write_corpus
 
 DOCUMENTS = make_documents(40, 3)
@@ -39,15 +39,7 @@ MANY = 400
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalCollection, LocalCollection]:
     """Two versions of a collection; the servers of the first are closed."""
-    folder = tmp_path_factory.mktemp("versions")
-    old = publish(DOCUMENTS, folder / "old", engine="numpy")
-    new = publish(
-        DOCUMENTS[5:],
-        folder / "new",
-        engine="numpy",
-        keys=old.keys,
-        previous=old.publication.signed,
-    )
+    old, new = publish_two(DOCUMENTS, tmp_path_factory.mktemp("versions"))
     for collection in (old, new):
         for one in collection.servers.values():
             one.close()

@@ -179,3 +179,18 @@ def publish(
         servers[server] = open_server(folder, server, keys.signing.public, engine)
         upload(publication, servers[server])
     return LocalCollection(folder, keys, quorum, publication, servers)
+
+
+def publish_two(
+    documents: Sequence[Document], folder: Path
+) -> tuple[LocalCollection, LocalCollection]:
+    """Publish a collection, and a version of it without five documents, to other servers."""
+    old = publish(documents, folder / "old", engine="numpy")
+    new = publish(
+        documents[5:],
+        folder / "new",
+        engine="numpy",
+        keys=old.keys,
+        previous=old.publication.signed,
+    )
+    return old, new
